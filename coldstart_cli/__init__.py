@@ -1,0 +1,1 @@
+"""Kernel and shell of coldstart: errors, configuration, files, programs, printer, command tree."""

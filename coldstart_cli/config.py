@@ -1,0 +1,236 @@
+"""Configuration with provenance: flag > COLDSTART_* > --config > user > /etc/coldstart > default."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coldstart_cli import paths
+from coldstart_cli.errors import ConfigError, near_matches_hint
+
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One configurable value. Its TOML key may be dotted; `default` is computed at load time."""
+
+    key: str
+    kind: type[str | int | float | bool]
+    meaning: str
+    default: Callable[[], Scalar]
+    since: str = "0.1.0"
+
+    @property
+    def variable(self) -> str:
+        return "COLDSTART_" + self.key.upper().replace(".", "_")
+
+
+@dataclass(frozen=True)
+class Value:
+    value: Scalar
+    source: str
+
+
+def _text(value: str) -> Callable[[], Scalar]:
+    return lambda: value
+
+
+def _number(value: float) -> Callable[[], Scalar]:
+    return lambda: value
+
+
+def _nothing() -> Scalar:
+    return None
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "state_dir",
+        str,
+        "folder for snapshots, the default store and quarantine",
+        lambda: str(paths.default_state_folder()),
+    ),
+    Setting(
+        "cache_dir",
+        str,
+        "folder for chunks that can be fetched again",
+        lambda: str(paths.default_cache_folder()),
+    ),
+    Setting(
+        "run_dir", str, "folder for locks, sockets and mount records", lambda: str(paths.default_run_folder())
+    ),
+    Setting(
+        "store", str, "image store: a folder or file:// URL; default `store` in the state folder", _nothing
+    ),
+    Setting(
+        "lock_wait_seconds", float, "how long to wait for a lock that another process holds", _number(0.0)
+    ),
+    Setting("programs.criu", str, "criu program, name or path", _text("criu")),
+    Setting("programs.runc", str, "runc program, name or path", _text("runc")),
+    Setting("programs.skopeo", str, "skopeo program, name or path", _text("skopeo")),
+    Setting(
+        "programs.cuda_checkpoint", str, "cuda-checkpoint program, name or path", _text("cuda-checkpoint")
+    ),
+    Setting("programs.dcgmi", str, "DCGM's dcgmi program, name or path", _text("dcgmi")),
+    Setting("health.expect_gpus", int, "GPUs this host should have; unset: what the last boot had", _nothing),
+    Setting(
+        "health.warn_percent", float, "CPU, memory or disk use that makes a host degraded", _number(80.0)
+    ),
+    Setting("health.fail_percent", float, "CPU, memory or disk use that takes a host out", _number(90.0)),
+    Setting("snapshot.create_timeout_seconds", float, "deadline of one criu dump", _number(600.0)),
+    Setting("snapshot.restore_timeout_seconds", float, "deadline of one criu restore", _number(600.0)),
+)
+_BY_KEY = {setting.key: setting for setting in SETTINGS}
+
+
+class Config:
+    """Settings with where each came from. Typed getters raise nothing: loading has checked the types."""
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self._values = dict(values)
+
+    def value(self, key: str) -> Value:
+        return self._values[key]
+
+    def text(self, key: str) -> str:
+        value = self._values[key].value
+        assert isinstance(value, str)
+        return value
+
+    def optional_text(self, key: str) -> str | None:
+        value = self._values[key].value
+        return None if value is None else str(value)
+
+    def number(self, key: str) -> float:
+        value = self._values[key].value
+        assert isinstance(value, int | float)
+        return float(value)
+
+    def optional_integer(self, key: str) -> int | None:
+        value = self._values[key].value
+        assert value is None or isinstance(value, int)
+        return value
+
+    @property
+    def state_folder(self) -> Path:
+        return Path(self.text("state_dir"))
+
+    @property
+    def cache_folder(self) -> Path:
+        return Path(self.text("cache_dir"))
+
+    @property
+    def run_folder(self) -> Path:
+        return Path(self.text("run_dir"))
+
+    @property
+    def store(self) -> str:
+        """The store as configured, else the `store` folder below the state folder."""
+        return self.optional_text("store") or str(self.state_folder / "store")
+
+    def items(self) -> list[tuple[Setting, Value]]:
+        return [(setting, self._values[setting.key]) for setting in SETTINGS]
+
+
+def load(flags: Mapping[str, Scalar] | None = None, config_file: Path | None = None) -> Config:
+    """Merge all sources, the weakest first; refuse unknown keys and wrong types by file and key."""
+    values = {setting.key: Value(setting.default(), "default") for setting in SETTINGS}
+    for path, required in _files(config_file):
+        values.update(_read_file(path, required=required))
+    for setting in SETTINGS:
+        if text := os.environ.get(setting.variable):
+            values[setting.key] = Value(_parse(setting, text), f"environment {setting.variable}")
+    known = {setting.variable for setting in SETTINGS} | _OTHER_VARIABLES.keys()
+    for variable in os.environ:
+        if variable.startswith("COLDSTART_") and variable not in known:
+            raise ConfigError(
+                f"unknown environment variable: {variable}", hint=near_matches_hint(variable, known)
+            )
+    for key, flag in (flags or {}).items():
+        if flag is not None:
+            values[key] = Value(flag, "command line")
+    return Config(values)
+
+
+_OTHER_VARIABLES: dict[str, str] = {
+    "COLDSTART_CONFIG": "configuration file, as `--config`",
+    "COLDSTART_DEBUG": "1: show tracebacks of expected errors, as `--debug`",
+}
+
+
+def environment_reference() -> list[tuple[str, str]]:
+    """Every environment variable that is read, with its meaning."""
+    return [(setting.variable, setting.meaning) for setting in SETTINGS] + list(_OTHER_VARIABLES.items())
+
+
+def _files(config_file: Path | None) -> list[tuple[Path, bool]]:
+    system = paths.system_config_folder()
+    files: list[tuple[Path, bool]] = [(system / "config.toml", False)]
+    fragments = system / "conf.d"
+    if fragments.is_dir():
+        files += [(path, False) for path in sorted(fragments.glob("*.toml"))]
+    if user := paths.user_config_file():
+        files.append((user, False))
+    explicit = config_file or (Path(given) if (given := os.environ.get("COLDSTART_CONFIG")) else None)
+    if explicit:
+        files.append((explicit, True))
+    return files
+
+
+def _read_file(path: Path, *, required: bool) -> dict[str, Value]:
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        if required:
+            raise ConfigError(f"configuration file does not exist: {path}") from error
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"configuration file is not valid TOML: {path}: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read configuration file: {path}: {error.strerror}") from error
+    return {key: Value(_check(path, key, value), str(path)) for key, value in _flatten(document).items()}
+
+
+def _flatten(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in document.items():
+        key = prefix + name
+        flat.update(_flatten(value, key + ".") if isinstance(value, dict) else {key: value})
+    return flat
+
+
+def _check(path: Path, key: str, value: object) -> Scalar:
+    setting = _BY_KEY.get(key)
+    if setting is None:
+        raise ConfigError(f"unknown key in {path}: {key}", hint=near_matches_hint(key, _BY_KEY))
+    if setting.kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, setting.kind) or (setting.kind is int and isinstance(value, bool)):
+        raise ConfigError(f"wrong type in {path}: {key} must be {_KIND_NAMES[setting.kind]}")
+    return value
+
+
+def _parse(setting: Setting, text: str) -> Scalar:
+    if setting.kind is str:
+        return text
+    try:
+        if setting.kind is bool:
+            return {"1": True, "true": True, "0": False, "false": False}[text.lower()]
+        return setting.kind(text)
+    except (ValueError, KeyError) as error:
+        raise ConfigError(
+            f"wrong value in {setting.variable}: {text}", hint=f"it must be {_KIND_NAMES[setting.kind]}"
+        ) from error
+
+
+_KIND_NAMES: dict[type, str] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+}

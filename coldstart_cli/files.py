@@ -1,0 +1,136 @@
+"""Files that survive a crash: atomic replacement, atomic publication of folders, flock locks."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from coldstart_cli.errors import BusyError, CannotCreateError, IoFailure, PermissionNeededError
+
+_LOCK_POLL_SECONDS = 0.05
+
+
+def fsync_directory(path: Path) -> None:
+    """Make renames inside `path` durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(path: Path, *, mode: int = 0o755) -> Path:
+    """Create `path` and its parents; refuse by name when that cannot be done."""
+    try:
+        path.mkdir(mode=mode, parents=True, exist_ok=True)
+    except PermissionError as error:
+        raise PermissionNeededError(
+            f"cannot create folder: {path}", hint="run as root, or choose another folder"
+        ) from error
+    except OSError as error:
+        raise CannotCreateError(f"cannot create folder: {path}: {error.strerror}") from error
+    return path
+
+
+@contextmanager
+def atomic_writer(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
+    """Yield a file that becomes `path` only when the block ends without an exception."""
+    make_directory(path.parent)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fchmod(stream.fileno(), mode)
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise IoFailure(f"cannot write `{path}`: {error.strerror}") from error
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    fsync_directory(path.parent)
+
+
+def atomic_write(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Replace `path` with `content` whole: temp file, fsync, rename, fsync of the folder."""
+    with atomic_writer(path, mode=mode) as stream:
+        stream.write(content)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder of ours; one that is already gone is fine. Never crosses a mount point."""
+    if not path.exists():
+        return
+    if mounts := mounts_below(path):
+        raise BusyError(
+            f"cannot remove `{path}`: something is mounted below it: {mounts[0]}",
+            hint=f"umount {mounts[0]}",
+        )
+    shutil.rmtree(path)
+
+
+def mounts_below(path: Path) -> list[str]:
+    """Mount points at or below `path`, deepest first, without touching the file systems themselves."""
+    prefix = os.path.abspath(path)
+    found = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        point = _unescape_mountinfo(line.split()[4])
+        if point == prefix or point.startswith(prefix.rstrip("/") + "/"):
+            found.append(point)
+    return sorted(found, key=len, reverse=True)
+
+
+def _unescape_mountinfo(field: str) -> str:
+    return (
+        field.encode("latin-1", "surrogateescape")
+        .decode("unicode_escape")
+        .encode("latin-1")
+        .decode("utf-8", "surrogateescape")
+    )
+
+
+@contextmanager
+def exclusive_lock(path: Path, *, wait_seconds: float = 0.0, shared: bool = False) -> Iterator[None]:
+    """Hold an flock on `path`; raise `BusyError` naming the holder when it is not free in time."""
+    make_directory(path.parent)
+    deadline = time.monotonic() + wait_seconds
+    operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
+    # close-on-exec keeps a child from holding the lock after we are gone
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, operation)
+                break
+            except OSError as error:
+                if error.errno not in {errno.EWOULDBLOCK, errno.EINTR}:
+                    raise IoFailure(f"cannot lock `{path}`: {error.strerror}") from error
+                if time.monotonic() >= deadline:
+                    holder = (
+                        os.pread(descriptor, 4096, 0).decode("utf-8", "replace").strip() or "unknown process"
+                    )
+                    raise BusyError(
+                        f"locked by another process: {holder}",
+                        hint="wait for it, or pass `--lock-wait SECONDS`",
+                    ) from error
+                time.sleep(_LOCK_POLL_SECONDS)
+        if not shared:
+            command = " ".join(sys.argv)[:512]
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"pid {os.getpid()}: {command}\n".encode("utf-8", "replace"), 0)
+        yield
+    finally:
+        os.close(descriptor)

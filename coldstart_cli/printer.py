@@ -1,0 +1,148 @@
+"""One place decides what goes where: stdout is the answer, stderr the conversation."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import IntEnum, StrEnum
+from typing import Any, TextIO
+
+from coldstart_cli.errors import ColdstartError
+from coldstart_cli.notify import notify
+
+
+class Level(IntEnum):
+    QUIET = 0
+    NORMAL = 1
+    VERBOSE = 2
+
+
+class ColorMode(StrEnum):
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+_STYLES = {"error": "31", "warning": "33", "ok": "32", "hint": "36", "bold": "1", "dim": "2"}
+# syslog priorities that journald reads from the start of a line
+_JOURNAL_PRIORITY = {"error": "<3>", "warning": "<4>", "note": "<6>", "debug": "<7>", "hint": "<5>"}
+
+
+class Printer:
+    """Renders answers and messages. Components never see it: only commands do."""
+
+    def __init__(
+        self,
+        *,
+        level: Level = Level.NORMAL,
+        color: ColorMode = ColorMode.AUTO,
+        json_output: bool = False,
+        stdout: TextIO | None = None,
+        stderr: TextIO | None = None,
+    ) -> None:
+        self.level = level
+        self.json_output = json_output
+        self._color = color
+        self._stdout = stdout or sys.stdout
+        self._stderr = stderr or sys.stderr
+        self._journal = bool(os.environ.get("JOURNAL_STREAM")) and not self._stderr.isatty()
+
+    # --- the answer, on stdout ---
+
+    def answer(self, text: str = "") -> None:
+        """A line of the answer; nothing under `--json`, where the document is the answer."""
+        if not self.json_output:
+            print(_printable(text), file=self._stdout)
+
+    def document(self, schema: str, version: int, content: Mapping[str, Any]) -> None:
+        """The answer as one JSON document, `schema` and `version` first; nothing without `--json`."""
+        if self.json_output:
+            document = {"schema": f"coldstart.{schema}", "version": version, **content}
+            json.dump(document, self._stdout, indent=2, allow_nan=False)
+            self._stdout.write("\n")
+            self._stdout.flush()
+
+    def table(
+        self, headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()
+    ) -> None:
+        """Aligned columns, whole values even when piped; `right` names right-aligned columns."""
+        if self.json_output:
+            return
+        cells = [list(headings), *([_printable(cell) for cell in row] for row in rows)]
+        widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
+        for number, row in enumerate(cells):
+            line = "  ".join(
+                cell.rjust(widths[column]) if column in right else cell.ljust(widths[column])
+                for column, cell in enumerate(row)
+            ).rstrip()
+            print(self.style(line, "bold") if number == 0 else line, file=self._stdout)
+
+    # --- the conversation, on stderr ---
+
+    def note(self, text: str) -> None:
+        if self.level >= Level.NORMAL:
+            self._say("note", text)
+
+    def debug(self, text: str) -> None:
+        if self.level >= Level.VERBOSE:
+            self._say("debug", text)
+
+    def warning(self, text: str) -> None:
+        self._say("warning", f"{self._paint('coldstart: warning:', 'warning', self._stderr)} {text}")
+
+    def error(self, error: ColdstartError) -> None:
+        self._say("error", f"{self._paint('coldstart: error:', 'error', self._stderr)} {error.message}")
+        if error.hint:
+            self._say("hint", f"{self._paint('hint:', 'hint', self._stderr)} {error.hint}")
+
+    def status(self, text: str) -> None:
+        """What is being done now: a note for people, STATUS= for a service manager."""
+        notify(f"STATUS={text}")
+        self.note(text)
+
+    @contextmanager
+    def progress(self, text: str) -> Iterator[None]:
+        """Show life on a terminal while slow work goes on; a plain note elsewhere."""
+        if self.level < Level.NORMAL or not self._stderr.isatty() or self._journal:
+            self.status(text)
+            yield
+            return
+        # rich costs 40 ms to import: only a terminal pays for it
+        from rich.console import Console
+        from rich.status import Status
+
+        notify(f"STATUS={text}")
+        with Status(text, console=Console(file=self._stderr), refresh_per_second=8):
+            yield
+
+    def style(self, text: str, style: str) -> str:
+        """Colour a part of the answer, when stdout takes colour."""
+        return self._paint(text, style, self._stdout)
+
+    def _say(self, kind: str, text: str) -> None:
+        prefix = _JOURNAL_PRIORITY[kind] if self._journal else ""
+        print(prefix + _printable(text), file=self._stderr, flush=True)
+
+    def _paint(self, text: str, style: str, stream: TextIO) -> str:
+        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self._colored(stream) else text
+
+    def _colored(self, stream: TextIO) -> bool:
+        if self._color is not ColorMode.AUTO:
+            return self._color is ColorMode.ALWAYS
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        return stream.isatty() and not plain
+
+
+def _printable(text: str) -> str:
+    """Names may hold any byte: surrogates and control characters are shown escaped."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char
+        if char.isprintable() or char in "\n\t\x1b"
+        else char.encode("utf-8", "surrogateescape").decode("latin-1").encode("unicode_escape").decode()
+        for char in text
+    )

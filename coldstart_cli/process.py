@@ -1,0 +1,280 @@
+"""The one place that runs external programs: deadline, own process group, bounded output and logs."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from coldstart_cli.errors import BusyError, ColdstartError, UnavailableError
+
+_OUTPUT_LIMIT_BYTES = 8 << 20
+_LOG_LIMIT_BYTES = 16 << 20
+_TAIL_LINES = 6
+_TICK_SECONDS = 0.1
+_TERM_GRACE_SECONDS = 2.0
+# an operator's PATH often lacks sbin, where criu and runc live
+_EXTRA_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+
+INSTALL_HINTS: dict[str, str] = {
+    "criu": "run `make setup`, or install criu >= 4.1 and name it with `programs.criu` in the configuration",
+    "runc": "apt-get install --no-install-recommends runc",
+    "skopeo": "apt-get install --no-install-recommends skopeo",
+    "fusermount3": "apt-get install --no-install-recommends fuse3",
+    "dcgmi": "install NVIDIA DCGM (package `datacenter-gpu-manager-4-core`)",
+    "cuda-checkpoint": "install `cuda-checkpoint` from NVIDIA, driver 555 or newer, and put it on PATH",
+}
+
+
+class ProgramFailedError(ColdstartError):
+    """An external program ended with a status we did not ask for; `completed` has the details."""
+
+    def __init__(self, message: str, completed: Completed, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.completed = completed
+
+
+class ProgramTimeoutError(BusyError):
+    """An external program passed its deadline or its log limit; its process group was killed."""
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What a program left: exit status (128+N after signal N), output up to the limit, run time."""
+
+    arguments: tuple[str, ...]
+    status: int
+    stdout: bytes
+    stderr: bytes
+    duration_seconds: float
+    truncated: bool
+
+    @property
+    def text(self) -> str:
+        return self.stdout.decode("utf-8", "replace")
+
+    @property
+    def error_text(self) -> str:
+        """The last meaningful lines of stderr, or of stdout where stderr is empty."""
+        return last_lines(self.stderr) or last_lines(self.stdout)
+
+
+def find_program(name: str, configured: str | None = None) -> str:
+    """Absolute path of a program: as configured, else on PATH or in the usual system folders."""
+    wanted = configured or name
+    path = os.environ.get("PATH", "").split(os.pathsep) + list(_EXTRA_PATH)
+    found = shutil.which(wanted, path=os.pathsep.join(part for part in path if part))
+    if found is None:
+        raise UnavailableError(f"program is not installed: {wanted}", hint=INSTALL_HINTS.get(name))
+    return os.path.abspath(found)
+
+
+def run(
+    arguments: Sequence[str | os.PathLike[str]],
+    *,
+    deadline_seconds: float,
+    purpose: str | None = None,
+    check: bool = True,
+    environment: Mapping[str, str] | None = None,
+    working_directory: Path | None = None,
+    stdin: bytes | None = None,
+    output_limit_bytes: int = _OUTPUT_LIMIT_BYTES,
+    watched_logs: Iterable[Path] = (),
+    log_limit_bytes: int = _LOG_LIMIT_BYTES,
+    pass_descriptors: Sequence[int] = (),
+) -> Completed:
+    """Run a program to its end, or kill its whole process group at the deadline.
+
+    `watched_logs` are files the program itself writes: when one passes `log_limit_bytes` the program
+    is killed (criu 4.2 writes gigabytes when a pages image is truncated). Output past
+    `output_limit_bytes` is read and dropped. With `check`, a non-zero status raises `ProgramFailedError`.
+    """
+    command = tuple(os.fspath(argument) for argument in arguments)
+    name = os.path.basename(command[0])
+    started = time.monotonic()
+    try:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=child_environment(environment),
+            cwd=working_directory,
+            start_new_session=True,
+            pass_fds=tuple(pass_descriptors),
+        )
+    except FileNotFoundError as error:
+        raise UnavailableError(
+            f"program is not installed: {command[0]}", hint=INSTALL_HINTS.get(name)
+        ) from error
+    except PermissionError as error:
+        raise UnavailableError(f"program cannot be executed: {command[0]}") from error
+    pump = _Pump(child, stdin, output_limit_bytes)
+    logs = tuple(watched_logs)
+    try:
+        while not pump.step():
+            if time.monotonic() - started > deadline_seconds:
+                raise ProgramTimeoutError(f"{purpose or name}: no end after {deadline_seconds:g} s, killed")
+            if log := _oversized(logs, log_limit_bytes):
+                raise ProgramTimeoutError(
+                    f"{purpose or name}: log passed {log_limit_bytes} bytes, killed: {log}"
+                )
+        status = child.returncode
+    finally:
+        kill_group(child)
+        pump.close()
+    completed = Completed(
+        arguments=command,
+        status=status if status >= 0 else 128 - status,
+        stdout=bytes(pump.stdout),
+        stderr=bytes(pump.stderr),
+        duration_seconds=time.monotonic() - started,
+        truncated=pump.truncated,
+    )
+    if check and completed.status != 0:
+        detail = completed.error_text
+        message = f"{purpose or name} failed (status {completed.status})" + (f": {detail}" if detail else "")
+        raise ProgramFailedError(message, completed)
+    return completed
+
+
+def start(
+    arguments: Sequence[str | os.PathLike[str]],
+    *,
+    log: IO[bytes] | int,
+    environment: Mapping[str, str] | None = None,
+    pass_descriptors: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Start a program that outlives this call, in its own session, with all output in `log`."""
+    command = [os.fspath(argument) for argument in arguments]
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=child_environment(environment),
+            start_new_session=True,
+            pass_fds=tuple(pass_descriptors),
+        )
+    except FileNotFoundError as error:
+        hint = INSTALL_HINTS.get(os.path.basename(command[0]))
+        raise UnavailableError(f"program is not installed: {command[0]}", hint=hint) from error
+
+
+def kill_group(child: subprocess.Popen[bytes]) -> None:
+    """End what is left of a child's process group: TERM, a short grace, KILL. Idempotent."""
+    group = child.pid  # start_new_session makes the child its group's leader
+    if child.poll() is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=_TERM_GRACE_SECONDS)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+    child.wait()
+
+
+def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment with a C locale, so that messages can be recognised."""
+    environment = dict(os.environ)
+    # a notify socket is ours alone; a child that inherits it could declare us ready
+    environment.pop("NOTIFY_SOCKET", None)
+    environment["LC_ALL"] = "C.UTF-8"
+    environment.update(extra or {})
+    return environment
+
+
+def last_lines(output: bytes, count: int = _TAIL_LINES) -> str:
+    """The last `count` non-empty lines, joined with '; '."""
+    lines = [line.strip() for line in output[-16384:].decode("utf-8", "replace").splitlines()]
+    return "; ".join([line for line in lines if line][-count:])
+
+
+def _oversized(logs: tuple[Path, ...], limit_bytes: int) -> Path | None:
+    for log in logs:
+        with suppress(OSError):
+            if log.stat().st_size > limit_bytes:
+                return log
+    return None
+
+
+class _Pump:
+    """Moves bytes between us and the child without ever blocking longer than a tick."""
+
+    def __init__(self, child: subprocess.Popen[bytes], stdin: bytes | None, limit_bytes: int) -> None:
+        self.stdout = bytearray()
+        self.stderr = bytearray()
+        self.truncated = False
+        self._child = child
+        self._limit_bytes = limit_bytes
+        self._pending = memoryview(stdin or b"")
+        self._selector = selectors.DefaultSelector()
+        for stream, sink in ((child.stdout, self.stdout), (child.stderr, self.stderr)):
+            assert stream is not None
+            self._selector.register(stream, selectors.EVENT_READ, sink)
+        if child.stdin is not None:
+            os.set_blocking(child.stdin.fileno(), False)
+            self._selector.register(child.stdin, selectors.EVENT_WRITE, None)
+
+    def step(self) -> bool:
+        """Handle what is ready; return True when the child has ended and its output is drained."""
+        ended = self._child.poll() is not None
+        # a grandchild that kept the pipe open must not hold us once the child itself has ended
+        timeout = 0.0 if ended else _TICK_SECONDS
+        events = self._selector.select(timeout) if self._selector.get_map() else []
+        if not self._selector.get_map() and not ended:
+            with suppress(subprocess.TimeoutExpired):
+                self._child.wait(timeout=_TICK_SECONDS)
+        for key, _ in events:
+            stream = key.fileobj
+            assert not isinstance(stream, int)
+            if key.data is None:
+                self._feed(stream)
+            else:
+                self._drain(stream, key.data)
+        return ended and not events
+
+    def _drain(self, stream: object, sink: bytearray) -> None:
+        descriptor = stream.fileno()  # type: ignore[attr-defined]
+        data = os.read(descriptor, 65536)
+        if not data:
+            self._selector.unregister(descriptor)
+            return
+        if sink is self.stderr:
+            sink += data
+            if len(sink) > self._limit_bytes:  # the end of stderr is what explains a failure
+                del sink[: len(sink) - self._limit_bytes]
+                self.truncated = True
+        else:
+            room = self._limit_bytes - len(sink)
+            sink += data[:room]
+            self.truncated = self.truncated or len(data) > room
+
+    def _feed(self, stream: object) -> None:
+        assert self._child.stdin is not None
+        try:
+            written = os.write(self._child.stdin.fileno(), self._pending[:65536])
+            self._pending = self._pending[written:]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._pending = self._pending[:0]
+        if not self._pending:
+            self._selector.unregister(stream)  # type: ignore[arg-type]
+            self._child.stdin.close()
+
+    def close(self) -> None:
+        self._selector.close()
+        for stream in (self._child.stdin, self._child.stdout, self._child.stderr):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
