@@ -1,0 +1,42 @@
+# Each verb does all it needs on a fresh machine. FUSE, runc and criu need root: as another user, sudo is used.
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+PYTHON := .venv/bin/python
+PYTEST := $(SUDO) .venv/bin/pytest
+
+.PHONY: help setup demo check test test-full generate bench build clean
+
+help: ## these lines
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
+
+setup: ## system packages, criu and .venv; seconds when nothing is missing
+	@tools/setup.sh
+
+demo: setup ## a real OCR server started cold, snapshotted and restored, side by side
+	@$(SUDO) $(PYTHON) examples/ocr/demo.py
+
+check: setup ## lint, format, types, generated files
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	$(PYTHON) tools/generate.py --check
+
+test: check ## the whole suite, without the slow proofs
+	$(PYTEST)
+
+test-full: check ## the suite with the slow proofs
+	$(PYTEST) --full
+
+generate: setup ## write completions and man pages again
+	$(PYTHON) tools/generate.py
+
+bench: setup ## the demo's server started natively and by coldstart, medians of five
+	@$(SUDO) $(PYTHON) examples/ocr/demo.py --bench
+
+build: setup ## a wheel in dist/
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+clean: ## remove what demo, build and tests made; .venv stays
+	@if [ -x $(PYTHON) ] && [ -d .demo ]; then $(SUDO) $(PYTHON) examples/ocr/demo.py --clean; fi
+	$(SUDO) rm -rf .demo dist build .mypy_cache .ruff_cache .pytest_cache
