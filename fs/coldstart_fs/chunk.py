@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from coldstart_cli.errors import DataError, UnavailableError
 from coldstart_fs.locator import ChunkLocation
 from coldstart_fs.names import digest_text
 
 DEFAULT_CHUNK_BYTES = 131072
+# a part of some file's content: its bytes, or how many zero bytes
+Piece = bytes | memoryview | int
 RAW = 0
 ZSTD = 1
 
@@ -63,3 +67,36 @@ def _decompress(location: ChunkLocation, stored: bytes) -> bytes:
             f"chunk cannot be decompressed: offset {location.offset} of pack {digest_text(location.pack)}: "
             f"{error}"
         ) from error
+
+
+def split(pieces: Iterable[Piece], chunk_bytes: int) -> Iterator[Piece]:
+    """Regroup pieces into chunks of `chunk_bytes`, the last one as it comes; zeros stay a number of bytes."""
+    held: list[bytes | memoryview] = []
+    missing = chunk_bytes
+    for piece in pieces:
+        if isinstance(piece, int):
+            rest = piece
+            if missing < chunk_bytes or rest < chunk_bytes:
+                filling = min(missing, rest)
+                held.append(bytes(filling))
+                missing, rest = missing - filling, rest - filling
+                if not missing:
+                    yield b"".join(held)
+                    held, missing = [], chunk_bytes
+            if whole := rest - rest % chunk_bytes:
+                yield whole
+                rest -= whole
+            if rest:
+                held.append(bytes(rest))
+                missing -= rest
+            continue
+        view = memoryview(piece)
+        while len(view) >= missing:
+            part, view = view[:missing], view[missing:]
+            yield b"".join((*held, part)) if held else part
+            held, missing = [], chunk_bytes
+        if view:
+            held.append(view)
+            missing -= len(view)
+    if missing < chunk_bytes:
+        yield b"".join(held)

@@ -56,6 +56,10 @@ class Store(Protocol):
 
     def exists(self, key: str) -> bool: ...
 
+    def local_path(self, key: str) -> Path | None:
+        """The file of this host that is the object, for stores that keep files."""
+        ...
+
     def list(self, prefix: str) -> list[str]:
         """The keys that begin with `prefix`, sorted."""
         ...
@@ -76,6 +80,14 @@ class ResolvedImage:
     def pinned(self) -> str:
         text = digest_text(self.digest)
         return self.name if self.name == text else f"{self.name}@{text}"
+
+
+@dataclass(frozen=True)
+class Ref:
+    """What one reference file says."""
+
+    digest: bytes
+    created: str
 
 
 def open_store(url: str, *, create: bool = False) -> Store:
@@ -179,6 +191,9 @@ class FolderStore:
     def exists(self, key: str) -> bool:
         return self._place(key).is_file()
 
+    def local_path(self, key: str) -> Path | None:
+        return self._place(key)
+
     def list(self, prefix: str) -> list[str]:
         folder, _, _ = prefix.rpartition("/")
         keys = []
@@ -251,12 +266,11 @@ def resolve_image(store: Store, name: str) -> ResolvedImage:
             )
         return ResolvedImage(name, pinned)
     try:
-        content = store.get(ref_key(wanted))
+        digest = read_ref(store, wanted).digest
     except NotFoundError as error:
         otherwise = f"coldstart image ls --store {store.url}"
         hint = near_matches_hint(wanted, list_names(store), otherwise=otherwise)
         raise NotFoundError(f"image is not in the store: {wanted}", hint=hint) from error
-    digest = _parse_ref(content, wanted, store)
     if pinned is not None and pinned != digest:
         raise DataError(
             f"image name `{wanted}` stands for {digest_text(digest)}, not for {digest_text(pinned)}",
@@ -276,12 +290,14 @@ def write_ref(store: Store, name: str, digest: bytes) -> None:
     store.put_bytes(ref_key(name), json.dumps(document).encode() + b"\n")
 
 
-def _parse_ref(content: bytes, name: str, store: Store) -> bytes:
+def read_ref(store: Store, name: str) -> Ref:
+    """The reference behind a name, as it stands in the store."""
+    content = store.get(ref_key(name))
     place = f"{store.url}/{ref_key(name)}"
     try:
         document = json.loads(content)
         _check_schema(document, _REF_SCHEMA, place)
-        return parse_digest(document["image"])
+        return Ref(parse_digest(document["image"]), str(document["created"]))
     except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
         raise DataError(f"image name is damaged: {place}", hint="index the image again") from error
 

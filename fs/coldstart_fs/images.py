@@ -1,0 +1,58 @@
+"""The inventory of a store: one summary a name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from coldstart_cli.errors import DataError, NotFoundError
+from coldstart_fs.index import Index
+from coldstart_fs.names import index_key
+from coldstart_fs.store import Store, list_names, read_ref
+
+
+@dataclass(frozen=True)
+class ImageSummary:
+    name: str
+    digest: bytes
+    created: str
+    entries: int
+    content_bytes: int
+    index_bytes: int
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The images that can be read, and a sentence for each name that cannot."""
+
+    images: tuple[ImageSummary, ...]
+    problems: tuple[str, ...]
+
+
+def list_images(store: Store) -> Inventory:
+    """Every name of the store; a damaged image does not hide the others."""
+    images, problems = [], []
+    for name in list_names(store):
+        try:
+            images.append(_summary(store, name))
+        except (DataError, NotFoundError) as error:
+            problems.append(f"image `{name}` cannot be read: {error.message}")
+    return Inventory(tuple(images), tuple(problems))
+
+
+def _summary(store: Store, name: str) -> ImageSummary:
+    ref = read_ref(store, name)
+    key = index_key(ref.digest)
+    path = store.local_path(key)
+    if path is not None:
+        return _read(Index.open(path), name, ref.digest, ref.created)
+    with TemporaryDirectory(prefix="coldstart-") as folder:
+        path = Path(folder) / "image.index"
+        path.write_bytes(store.get(key))
+        return _read(Index.open(path), name, ref.digest, ref.created)
+
+
+def _read(index: Index, name: str, digest: bytes, created: str) -> ImageSummary:
+    with index:
+        return ImageSummary(name, digest, created, index.inode_count, index.content_bytes, index.size_bytes)

@@ -1,0 +1,200 @@
+"""A root folder of this host as a source: what lstat, readlink and the xattrs say, bytes throughout."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coldstart_cli.errors import DataError, IoFailure, NotFoundError, PermissionNeededError, UsageError
+from coldstart_cli.files import mounts_below
+from coldstart_fs.chunk import Piece
+from coldstart_fs.entry import Entry, Xattrs, walk
+from coldstart_fs.sources import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    path: bytes
+    device: int
+    inode: int
+    mtime_ns: int
+
+
+class Directory:
+    """A folder and what is below it, without what is mounted there."""
+
+    def __init__(self, root: bytes) -> None:
+        self.notes: list[str] = []
+        self.configuration: dict[str, Any] = {}
+        self._root = root
+        self._linked: dict[tuple[int, int], Entry] = {}
+        self._left_out: Counter[str] = Counter()
+        prefix = os.fsdecode(root)
+        self._mounts = {os.fsencode(point) for point in mounts_below(Path(prefix)) if point != prefix}
+
+    @classmethod
+    @contextmanager
+    def open(cls, rest: str, *, forbidden: str | None = None) -> Iterator[Directory]:
+        root = os.path.realpath(rest)
+        if not os.path.exists(root):
+            raise NotFoundError(f"folder does not exist: {rest}")
+        if not os.path.isdir(root):
+            raise UsageError(f"not a folder: {rest}")
+        if forbidden is not None and os.path.realpath(forbidden).startswith(root.rstrip("/") + "/"):
+            raise UsageError(
+                f"the store lies inside of the folder to be indexed: {forbidden}",
+                hint="choose another `--store`",
+            )
+        yield cls(os.fsencode(root))
+
+    def read_tree(self, progress: Progress) -> Entry:
+        progress(f"reading {os.fsdecode(self._root)}")
+        with _named(self._root):
+            root = self._entry(self._root, os.lstat(self._root))
+        pending = [(self._root, root)]
+        while pending:
+            path, folder = pending.pop()
+            with _named(path):
+                names = os.listdir(path)
+            for name in names:
+                below = path.rstrip(b"/") + b"/" + name
+                with _named(below):
+                    status = os.lstat(below)
+                    if stat.S_ISSOCK(status.st_mode):
+                        self._left_out["sockets"] += 1
+                        continue
+                    entry = folder.children[name] = self._linked_entry(below, status)
+                if below in self._mounts:  # stays as an empty file or folder to mount on again
+                    self._left_out["contents of mount points"] += 1
+                    entry.size = 0
+                elif entry.is_directory:
+                    pending.append((below, entry))
+        self.notes += [f"left out: {count} {what}" for what, count in sorted(self._left_out.items())]
+        return root
+
+    def contents(
+        self, root: Entry, chunk_bytes: int, progress: Progress
+    ) -> Iterator[tuple[Entry, Iterable[Piece]]]:
+        progress("storing the files")
+        for entry in walk(root):
+            if entry.is_file:
+                yield entry, _pieces(entry, chunk_bytes)
+
+    def _linked_entry(self, path: bytes, status: os.stat_result) -> Entry:
+        if status.st_nlink < 2 or stat.S_ISDIR(status.st_mode):
+            return self._entry(path, status)
+        key = status.st_dev, status.st_ino
+        if key not in self._linked:
+            self._linked[key] = self._entry(path, status)
+        return self._linked[key]
+
+    def _entry(self, path: bytes, status: os.stat_result) -> Entry:
+        entry = Entry(
+            mode=status.st_mode,
+            uid=status.st_uid,
+            gid=status.st_gid,
+            mtime_ns=status.st_mtime_ns,
+            xattrs=_xattrs(path),
+        )
+        if entry.is_file:
+            entry.size = status.st_size
+            entry.place = _Place(path, status.st_dev, status.st_ino, status.st_mtime_ns)
+        elif entry.is_symlink:
+            entry.target = os.readlink(path)
+        elif entry.is_device:
+            entry.device = os.major(status.st_rdev), os.minor(status.st_rdev)
+        return entry
+
+
+def _xattrs(path: bytes) -> Xattrs:
+    try:
+        names = os.listxattr(path, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in {errno.ENOTSUP, errno.EOPNOTSUPP}:
+            return ()
+        raise
+    return tuple(
+        sorted((os.fsencode(name), os.getxattr(path, name, follow_symlinks=False)) for name in names)
+    )
+
+
+def _pieces(entry: Entry, chunk_bytes: int) -> Iterator[Piece]:
+    """A file's content; holes as numbers. The file must be the one that was listed, before and after."""
+    place = entry.place
+    assert isinstance(place, _Place)
+    if not entry.size:
+        return
+    with _named(place.path):
+        descriptor = os.open(place.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            sparse = _check_unchanged(descriptor, entry, place)
+            end = 0
+            for start, end_of_data in _data_ranges(descriptor, entry.size) if sparse else [(0, entry.size)]:
+                if start > end:
+                    yield start - end
+                position = end = start
+                while position < end_of_data:
+                    data = os.pread(descriptor, min(chunk_bytes, end_of_data - position), position)
+                    if not data:
+                        raise _changed(place.path)
+                    position += len(data)
+                    yield data
+                end = end_of_data
+            if entry.size > end:
+                yield entry.size - end
+            _check_unchanged(descriptor, entry, place)
+        finally:
+            os.close(descriptor)
+
+
+def _check_unchanged(descriptor: int, entry: Entry, place: _Place) -> bool:
+    """Whether fewer blocks are allocated than the size needs, so that there may be holes."""
+    status = os.fstat(descriptor)
+    now = status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+    if now != (place.device, place.inode, place.mtime_ns, entry.size):
+        raise _changed(place.path)
+    return status.st_blocks * 512 < status.st_size
+
+
+def _data_ranges(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
+    position = 0
+    while position < size:
+        try:
+            start = os.lseek(descriptor, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but a hole from here on
+                return
+            if error.errno == errno.EINVAL:  # a file system without holes
+                yield position, size
+                return
+            raise
+        position = min(os.lseek(descriptor, start, os.SEEK_HOLE), size)
+        yield start, position
+
+
+def _changed(path: bytes) -> DataError:
+    return DataError(
+        f"file changed while it was read: {os.fsdecode(path)}",
+        hint="stop what writes there, and index again",
+    )
+
+
+@contextmanager
+def _named(path: bytes) -> Iterator[None]:
+    """Failures of system calls as our errors, with the path."""
+    try:
+        yield
+    except OSError as error:
+        shown = os.fsdecode(path)
+        if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENODATA, errno.ESTALE}:
+            raise _changed(path) from error
+        if error.errno in {errno.EACCES, errno.EPERM}:
+            raise PermissionNeededError(f"cannot read: {shown}", hint="run as root") from error
+        raise IoFailure(f"cannot read: {shown}: {error.strerror}") from error
