@@ -21,6 +21,7 @@ _LOG_LIMIT_BYTES = 16 << 20
 _TAIL_LINES = 6
 _TICK_SECONDS = 0.1
 _TERM_GRACE_SECONDS = 2.0
+_KILL_WAIT_SECONDS = 10.0
 # an operator's PATH often lacks sbin, where criu and runc live
 _EXTRA_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
@@ -43,7 +44,11 @@ class ProgramFailedError(ColdstartError):
 
 
 class ProgramTimeoutError(BusyError):
-    """An external program passed its deadline or its log limit; its process group was killed."""
+    """An external program passed its deadline or its log limit and was killed; `stdout` is what it said."""
+
+    def __init__(self, message: str, *, stdout: bytes = b"") -> None:
+        super().__init__(message)
+        self.stdout = stdout
 
 
 @dataclass(frozen=True)
@@ -90,12 +95,15 @@ def run(
     watched_logs: Iterable[Path] = (),
     log_limit_bytes: int = _LOG_LIMIT_BYTES,
     pass_descriptors: Sequence[int] = (),
+    grace_seconds: float = _TERM_GRACE_SECONDS,
+    kill_wait_seconds: float = _KILL_WAIT_SECONDS,
 ) -> Completed:
     """Run a program to its end, or kill its whole process group at the deadline.
 
     `watched_logs` are files the program itself writes: when one passes `log_limit_bytes` the program
     is killed (criu 4.2 writes gigabytes when a pages image is truncated). Output past
     `output_limit_bytes` is read and dropped. With `check`, a non-zero status raises `ProgramFailedError`.
+    `grace_seconds` is what the program gets between TERM and KILL, `kill_wait_seconds` what KILL gets to act.
     """
     command = tuple(os.fspath(argument) for argument in arguments)
     name = os.path.basename(command[0])
@@ -122,14 +130,17 @@ def run(
     try:
         while not pump.step():
             if time.monotonic() - started > deadline_seconds:
-                raise ProgramTimeoutError(f"{purpose or name}: no end after {deadline_seconds:g} s, killed")
+                raise ProgramTimeoutError(
+                    f"{purpose or name}: no end after {deadline_seconds:g} s, killed",
+                    stdout=bytes(pump.stdout),
+                )
             if log := _oversized(logs, log_limit_bytes):
                 raise ProgramTimeoutError(
                     f"{purpose or name}: log passed {log_limit_bytes} bytes, killed: {log}"
                 )
         status = child.returncode
     finally:
-        kill_group(child)
+        kill_group(child, grace_seconds=grace_seconds, kill_wait_seconds=kill_wait_seconds)
         pump.close()
     completed = Completed(
         arguments=command,
@@ -170,17 +181,27 @@ def start(
         raise UnavailableError(f"program is not installed: {command[0]}", hint=hint) from error
 
 
-def kill_group(child: subprocess.Popen[bytes]) -> None:
+def kill_group(
+    child: subprocess.Popen[bytes],
+    *,
+    grace_seconds: float = _TERM_GRACE_SECONDS,
+    kill_wait_seconds: float = _KILL_WAIT_SECONDS,
+) -> None:
     """End what is left of a child's process group: TERM, a short grace, KILL. Idempotent."""
     group = child.pid  # start_new_session makes the child its group's leader
     if child.poll() is None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=_TERM_GRACE_SECONDS)
+            child.wait(timeout=grace_seconds)
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
-    child.wait()
+    try:
+        child.wait(timeout=kill_wait_seconds)
+    except subprocess.TimeoutExpired:
+        # in uninterruptible sleep, as behind a hung GPU driver: KILL acts when the kernel lets go of it,
+        # which may be never; setting the status keeps Popen from waiting for it or complaining about it
+        child.returncode = -signal.SIGKILL
 
 
 def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
