@@ -17,9 +17,6 @@ criu_build_packages=(
 	libprotobuf-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler libnl-3-dev libnet1-dev
 	libcap-dev libbsd-dev libnftables-dev libgnutls28-dev uuid-dev python3-protobuf
 )
-criu_oldest=4.1           # reads the vDSO of Linux 6.13 and newer; 3.17 dies with "Unexpected rt vDSO area bounds"
-kernel_needing_that=6.13
-
 step=start
 hint=""
 log=$(mktemp -t coldstart-setup.XXXXXX)
@@ -102,37 +99,44 @@ find_python() {
 }
 
 # --- criu
+# the oldest that this kernel allows: 3.17 does not know the vDSO of Linux 6.13, and 4.1 cannot dump a TCP
+# socket from Linux 6.16 on, where SO_PASSCRED is refused on it
+criu_oldest() {
+	local kernel
+	kernel=$(uname -r)
+	if version_at_least "$kernel" 6.16; then echo 4.2
+	elif version_at_least "$kernel" 6.13; then echo 4.1
+	else echo 3.16; fi
+}
+
 criu_version() { "$1" --version 2>/dev/null | sed -n 's/^Version: *//p'; }
 
 find_criu() { PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin" command -v criu || true; }
 
 criu_serves() {  # PROGRAM: new enough for this kernel, and its own check passes
-	[ -n "$1" ] || return 1
 	local version
+	[ -n "$1" ] || return 1
 	version=$(criu_version "$1")
-	[ -n "$version" ] || return 1
-	if version_at_least "$(uname -r)" $kernel_needing_that && ! version_at_least "$version" $criu_oldest; then
-		return 1
-	fi
-	quietly 60 "${as_root[@]}" "$1" check
+	[ -n "$version" ] && version_at_least "$version" "$(criu_oldest)" && quietly 60 "${as_root[@]}" "$1" check
 }
 
 criu_candidate() { apt-cache policy criu 2>/dev/null | sed -n 's/^ *Candidate: *//p'; }
 
-# The source tarball of Debian 13's package, through the archive that apt already uses. apt keeps state of
-# its own in the scratch folder, so the host's sources and lists stay as they are.
+# The source tarball of Debian 14's package (`forky`), through the archive that apt already uses. apt keeps
+# state of its own in the scratch folder, so the host's sources and lists stay as they are.
 build_criu() {
 	install_packages make gcc libc6-dev pkg-config "${criu_build_packages[@]}"
 	scratch=$(mktemp -d -t coldstart-criu.XXXXXX)
 	local uri keyring=/usr/share/keyrings/debian-archive-keyring.gpg options
-	say "criu: source of Debian 13's package"
-	hint="install criu >= $criu_oldest from another source"
+	say "criu: source of Debian 14's package"
+	hint="install criu >= $(criu_oldest) from another source"
 	[ -e $keyring ] || install_packages debian-archive-keyring
 	uri=$(sh tools/apt-mirror.sh 2>>"$log") || { update_lists; uri=$(sh tools/apt-mirror.sh 2>>"$log"); }
 	mkdir -p "$scratch/lists/partial"  # apt does not make it
-	echo "deb-src [signed-by=$keyring] $uri trixie main" >"$scratch/sources.list"
+	echo "deb-src [signed-by=$keyring] $uri forky main" >"$scratch/sources.list"
 	options=(-o Dir::Etc::SourceList="$scratch/sources.list" -o Dir::Etc::SourceParts=-
-		-o Dir::State::Lists="$scratch/lists" -o APT::Sandbox::User=root -o Acquire::Retries=2)
+		-o Dir::State::Lists="$scratch/lists" -o APT::Sandbox::User=root -o Acquire::Retries=2
+		-o Acquire::Check-Valid-Until=false)  # a mirror may keep an older, still signed state of it
 	quietly 300 apt-get "${options[@]}" update
 	# only the tarball: mirrors may lack the .dsc of an older point release
 	(cd "$scratch" && quietly 300 apt-get "${options[@]}" source --download-only --tar-only criu)
@@ -140,8 +144,8 @@ build_criu() {
 	say "criu: build (half a minute)"
 	hint="read the compiler's message"
 	quietly 900 make -C "$(echo "$scratch"/criu-*/)" -j "$(nproc)" criu
-	version_at_least "$(criu_version "$scratch"/criu-*/criu/criu)" $criu_oldest ||
-		{ echo "the source is older than criu $criu_oldest" >>"$log"; exit 69; }
+	version_at_least "$(criu_version "$scratch"/criu-*/criu/criu)" "$(criu_oldest)" ||
+		{ echo "the source is older than criu $(criu_oldest)" >>"$log"; exit 69; }
 	say "criu: install to /usr/local/sbin"
 	quietly 60 "${as_root[@]}" install -D -m 755 "$scratch"/criu-*/criu/criu /usr/local/sbin/criu
 }
@@ -149,7 +153,7 @@ build_criu() {
 setup_criu() {
 	criu_serves "$(find_criu)" && return
 	update_lists
-	if version_at_least "$(criu_candidate | sed 's/(none)//')" $criu_oldest; then
+	if version_at_least "$(criu_candidate | sed 's/(none)//')" "$(criu_oldest)"; then
 		install_packages criu
 	else
 		build_criu
