@@ -30,9 +30,9 @@ _NOT_FOR_PROGRAMS: dict[str, str] = {
         v_spec_ctrl v_vmsave_vmload vgif vmcb_clean vmmcall vmx vnmi vpid x2avic xen_pv
     """,
     "page tables, interrupts, system calls: privileged, or the same for every 64-bit process": """
-        apic bus_lock_detect cr8_legacy de extapic fred hreset ibt invlpgb invpcid la57 lkgs mca mce monitor msr
-        mtrr nx osxsave pae pat pcid pconfig pge pse pse36 sep skinit smap smep smx split_lock_detect
-        tce umip up vme wbnoinvd wp x2apic xsaves
+        apic bus_lock_detect cr8_legacy de extapic fred hreset ibt invlpgb invpcid la57 lkgs mca mce monitor
+        msr mtrr nx osxsave pae pat pcid pconfig pge pse pse36 sep skinit smap smep smx
+        split_lock_detect tce umip up vme wbnoinvd wp x2apic xsaves
     """,
     "counters, tracing, resource control, error reporting: through the kernel only": """
         amd_lbr_pmc_freeze amd_lbr_v2 amd_ppin arch_lbr arch_perfmon bpext brs bts cat_l2 cat_l3 cdp_l2
