@@ -108,7 +108,12 @@ class TarReader:
                 self._extension(header)
             else:
                 break
-        merged = {key: value for key, value in (self._globals | extended).items() if value}
+        # an empty value takes a key back, but an xattr may well be empty
+        merged = {
+            key: value
+            for key, value in (self._globals | extended).items()
+            if value or key.startswith(_XATTR)
+        }
         return self._member(header, merged, long_name, long_link)
 
     def _skip_rest(self) -> None:
