@@ -86,16 +86,17 @@ def mounts_below(path: Path) -> list[str]:
     """Mount points at or below `path`, deepest first, without touching the file systems themselves."""
     prefix = os.path.abspath(path)
     found = []
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        point = _unescape_mountinfo(line.split()[4])
+    for line in Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines():
+        point = unescape_mountinfo(line.split()[4])
         if point == prefix or point.startswith(prefix.rstrip("/") + "/"):
             found.append(point)
     return sorted(found, key=len, reverse=True)
 
 
-def _unescape_mountinfo(field: str) -> str:
+def unescape_mountinfo(field: str) -> str:
+    """A field of mountinfo with its octal escapes (blank, tab, newline, backslash) undone."""
     return (
-        field.encode("latin-1", "surrogateescape")
+        field.encode("utf-8", "surrogateescape")
         .decode("unicode_escape")
         .encode("latin-1")
         .decode("utf-8", "surrogateescape")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import shutil
 import signal
@@ -95,6 +96,7 @@ def run(
     watched_logs: Iterable[Path] = (),
     log_limit_bytes: int = _LOG_LIMIT_BYTES,
     pass_descriptors: Sequence[int] = (),
+    output: int | None = None,
     grace_seconds: float = _TERM_GRACE_SECONDS,
     kill_wait_seconds: float = _KILL_WAIT_SECONDS,
 ) -> Completed:
@@ -103,6 +105,7 @@ def run(
     `watched_logs` are files the program itself writes: when one passes `log_limit_bytes` the program
     is killed (criu 4.2 writes gigabytes when a pages image is truncated). Output past
     `output_limit_bytes` is read and dropped. With `check`, a non-zero status raises `ProgramFailedError`.
+    `output` is a descriptor that takes stdout and stderr instead of us: what the program starts keeps it.
     `grace_seconds` is what the program gets between TERM and KILL, `kill_wait_seconds` what KILL gets to act.
     """
     command = tuple(os.fspath(argument) for argument in arguments)
@@ -112,8 +115,8 @@ def run(
         child = subprocess.Popen(
             command,
             stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE if output is None else output,
+            stderr=subprocess.PIPE if output is None else output,
             env=child_environment(environment),
             cwd=working_directory,
             start_new_session=True,
@@ -240,11 +243,12 @@ class _Pump:
         self._pending = memoryview(stdin or b"")
         self._selector = selectors.DefaultSelector()
         for stream, sink in ((child.stdout, self.stdout), (child.stderr, self.stderr)):
-            assert stream is not None
-            self._selector.register(stream, selectors.EVENT_READ, sink)
+            if stream is not None:
+                self._selector.register(stream, selectors.EVENT_READ, sink)
         if child.stdin is not None:
             os.set_blocking(child.stdin.fileno(), False)
             self._selector.register(child.stdin, selectors.EVENT_WRITE, None)
+        self._end = os.pidfd_open(child.pid)
 
     def step(self) -> bool:
         """Handle what is ready; return True when the child has ended and its output is drained."""
@@ -253,8 +257,8 @@ class _Pump:
         timeout = 0.0 if ended else _TICK_SECONDS
         events = self._selector.select(timeout) if self._selector.get_map() else []
         if not self._selector.get_map() and not ended:
-            with suppress(subprocess.TimeoutExpired):
-                self._child.wait(timeout=_TICK_SECONDS)
+            # Popen.wait polls with growing pauses; a pidfd tells at once
+            select.select([self._end], [], [], _TICK_SECONDS)
         for key, _ in events:
             stream = key.fileobj
             assert not isinstance(stream, int)
@@ -295,6 +299,7 @@ class _Pump:
 
     def close(self) -> None:
         self._selector.close()
+        os.close(self._end)
         for stream in (self._child.stdin, self._child.stdout, self._child.stderr):
             if stream is not None:
                 with suppress(BrokenPipeError):
