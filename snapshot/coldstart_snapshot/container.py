@@ -1,0 +1,92 @@
+"""Containers of ours: started from a specification, found again, ended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from coldstart_cli.config import Config
+from coldstart_cli.errors import BusyError, CannotCreateError, PermissionNeededError
+from coldstart_cli.files import make_directory, remove_tree
+from coldstart_snapshot.bundle import ContainerSpec, Mount, write_bundle
+from coldstart_snapshot.runc import Runc, check_container_id
+
+__all__ = [
+    "ContainerSpec",
+    "Mount",
+    "RunningContainer",
+    "bundle_folder",
+    "kill_and_delete",
+    "open_log",
+    "run_container",
+]
+
+
+@dataclass(frozen=True)
+class RunningContainer:
+    """A container whose first process runs; `warnings` say what the host could not give it."""
+
+    id: str
+    pid: int
+    runc_root: Path
+    bundle: Path
+    warnings: tuple[str, ...] = ()
+
+
+def run_container(spec: ContainerSpec, config: Config, *, runc_root: Path | None = None) -> RunningContainer:
+    """Start a container detached; one that cannot start leaves nothing behind."""
+    require_root("running containers")
+    runc = Runc.find(config.text("programs.runc"), runc_root or config.run_folder / "runc")
+    refuse_taken_id(runc, spec.id)
+    bundle = make_directory(bundle_folder(runc.state_root, spec.id), mode=0o700)
+    try:
+        warnings = write_bundle(bundle, spec)
+        with open_log(spec.log) as output:
+            pid = runc.start(spec.id, bundle, output=output)
+    except BaseException:
+        kill_and_delete(spec.id, runc_root=runc.state_root, runc=runc.program)
+        raise
+    return RunningContainer(spec.id, pid, runc.state_root, bundle, warnings)
+
+
+def kill_and_delete(container_id: str, *, runc_root: Path, runc: str | None = None) -> None:
+    """End a container with everything in it and remove its bundle; an absent one is fine."""
+    check_container_id(container_id)
+    Runc.find(runc, runc_root).kill_and_delete(container_id)
+    remove_tree(bundle_folder(runc_root, container_id))
+
+
+def bundle_folder(runc_root: Path, container_id: str) -> Path:
+    """Where we keep the bundle of a container: beside runc's own state, gone after a reboot."""
+    return runc_root.parent / f"{runc_root.name}-bundles" / container_id
+
+
+def refuse_taken_id(runc: Runc, container_id: str) -> None:
+    """An id is free or the caller is told how to free it."""
+    if (state := runc.state(container_id)) is not None:
+        raise BusyError(
+            f"container id is in use: {container_id} is {state.status}",
+            hint=f"{runc.program} --root {runc.state_root} delete --force {container_id}",
+        )
+
+
+def require_root(what: str) -> None:
+    if os.geteuid() != 0:
+        raise PermissionNeededError(f"{what} needs root", hint="run with sudo")
+
+
+@contextmanager
+def open_log(path: Path) -> Iterator[int]:
+    """The log that a container appends its output to, created for root's eyes only."""
+    make_directory(path.parent)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise CannotCreateError(f"cannot open log: {path}: {error.strerror}") from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

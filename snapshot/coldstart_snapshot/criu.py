@@ -1,0 +1,258 @@
+"""criu: is it fit for this kernel, which options it gets, and its calls for plain process trees."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coldstart_cli import process
+from coldstart_cli.errors import ColdstartError, UnavailableError
+from coldstart_host.kernel import release_number
+from coldstart_snapshot.criu_log import Explanation, explain_log
+
+LOG_LIMIT_BYTES = 64 << 20
+DUMP_LOG = "dump.log"
+RESTORE_LOG = "restore.log"
+
+_QUERY_SECONDS = 20.0
+_OLDEST = (3, 19)
+# (first kernel that needs it, oldest criu that copes, what happens otherwise)
+_KERNEL_NEEDS = (
+    ((6, 16), (4, 2), "cannot capture TCP sockets: getsockopt(SO_PASSCRED) fails on them"),
+    ((6, 13), (4, 1), "cannot read the kernel's vDSO"),
+)
+_MIB = 1 << 20
+
+
+class CriuError(ColdstartError):
+    """criu failed; the message is what its log means."""
+
+
+@dataclass(frozen=True)
+class Criu:
+    """One criu program that is new enough for the running kernel."""
+
+    program: str
+    version: str
+
+
+@dataclass(frozen=True)
+class DumpOptions:
+    """What differs from one capture to the next."""
+
+    network_lock: str
+    ghost_limit_bytes: int
+    timeout_seconds: int
+    external: tuple[str, ...] = ()
+
+    def lines(self) -> tuple[str, ...]:
+        """The options as lines of a criu configuration file; with `--` before each, as arguments."""
+        return (
+            "tcp-established",
+            "skip-in-flight",
+            "file-locks",
+            "link-remap",
+            f"network-lock {self.network_lock}",
+            f"ghost-limit {-(-self.ghost_limit_bytes // _MIB)}M",
+            f"timeout {self.timeout_seconds}",
+            *(f"external {key}" for key in self.external),
+        )
+
+
+@dataclass(frozen=True)
+class RestoreOptions:
+    """`inherit` maps the keys of output files to a descriptor of the criu process."""
+
+    inherit: tuple[tuple[int, str], ...] = ()
+    extra: tuple[str, ...] = field(default=())
+
+    def lines(self) -> tuple[str, ...]:
+        return (
+            "tcp-established",
+            "file-locks",
+            "link-remap",
+            *(f"inherit-fd fd[{descriptor}]:{key}" for descriptor, key in self.inherit),
+            *self.extra,
+        )
+
+
+def find_criu(configured: str | None = None, *, release: str | None = None) -> Criu:
+    """The configured criu, refused with the remedy when it is too old for the kernel."""
+    program = process.find_program("criu", configured)
+    completed = process.run([program, "--version"], deadline_seconds=_QUERY_SECONDS, check=False)
+    match = re.search(r"^Version: *([\d.]+)", completed.text, re.MULTILINE)
+    if match is None:
+        raise UnavailableError(f"program is not criu: {program}: {completed.error_text or 'no version'}")
+    version = match[1]
+    check_version(version, release or os.uname().release)
+    return Criu(program, version)
+
+
+def check_version(version: str, release: str) -> None:
+    """Refuse a criu that is known to fail on this kernel."""
+    number = release_number(version)
+    if number < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        raise UnavailableError(f"criu {version} is too old", hint=_install_hint(oldest))
+    kernel = release_number(release)
+    for first_kernel, oldest_criu, consequence in _KERNEL_NEEDS:
+        if kernel >= first_kernel and number < oldest_criu:
+            oldest = ".".join(map(str, oldest_criu))
+            raise UnavailableError(
+                f"criu {version} is too old for Linux {release}: it {consequence}", hint=_install_hint(oldest)
+            )
+
+
+def _install_hint(oldest: str) -> str:
+    return f"install criu >= {oldest} and name it with `programs.criu` in the configuration"
+
+
+def check_host(criu: Criu) -> None:
+    """Ask criu itself whether it can work on this host; 60 ms."""
+    completed = process.run(
+        [criu.program, "check", "--no-default-config"], deadline_seconds=_QUERY_SECONDS, check=False
+    )
+    if completed.status != 0:
+        explanation = explain_lines(completed)
+        raise UnavailableError(
+            f"criu does not work on this host: {explanation}", hint=f"{criu.program} check"
+        )
+
+
+def explain_lines(completed: process.Completed) -> str:
+    from coldstart_snapshot.criu_log import explain_text
+
+    found = explain_text(completed.stderr.decode("utf-8", "replace"))
+    return found.message if found else completed.error_text or f"status {completed.status}"
+
+
+def network_lock(criu: Criu) -> str:
+    """How criu can hold TCP connections still on this host: nftables, iptables, or not at all."""
+    completed = process.run(
+        [criu.program, "check", "--no-default-config", "--feature", "network_lock_nftables"],
+        deadline_seconds=_QUERY_SECONDS,
+        check=False,
+    )
+    if completed.status == 0:
+        return "nftables"
+    with suppress(UnavailableError):
+        process.find_program("iptables-restore")
+        return "iptables"
+    return "skip"
+
+
+def dump_process(criu: Criu, pid: int, images: Path, work: Path, options: DumpOptions) -> None:
+    """Dump a plain process tree and let it go on; a failure leaves it running."""
+    arguments = [
+        criu.program,
+        "dump",
+        "--tree",
+        str(pid),
+        "--leave-running",
+        *_common(images, work, DUMP_LOG),
+    ]
+    _call(arguments + as_arguments(options.lines()), work / DUMP_LOG, options.timeout_seconds, "criu dump")
+
+
+def restore_process(
+    criu: Criu, images: Path, work: Path, options: RestoreOptions, *, timeout_seconds: float, output: int
+) -> int:
+    """Restore a plain process tree, detached; returns the root's pid."""
+    pid_file = work / "pid"
+    pid_file.unlink(missing_ok=True)
+    arguments = [
+        criu.program,
+        "restore",
+        "--restore-detached",
+        "--pidfile",
+        str(pid_file),
+        *_common(images, work, RESTORE_LOG),
+    ]
+    _call(
+        arguments + as_arguments(options.lines()),
+        work / RESTORE_LOG,
+        timeout_seconds,
+        "criu restore",
+        output=output,
+    )
+    return int(pid_file.read_text())
+
+
+def _common(images: Path, work: Path, log: str) -> list[str]:
+    # an empty plugin folder: GPU state is ours to handle, not a plugin's that may be there or not
+    plugins = work / "plugins"
+    plugins.mkdir(exist_ok=True)
+    return [
+        "--images-dir",
+        str(images),
+        "--work-dir",
+        str(work),
+        "--log-file",
+        log,
+        "-v2",
+        "--no-default-config",
+        "--manage-cgroups=ignore",
+        "--libdir",
+        str(plugins),
+    ]
+
+
+def as_arguments(lines: Sequence[str]) -> list[str]:
+    """Configuration lines as command-line arguments."""
+    return [part for line in lines for part in _argument(line)]
+
+
+def _argument(line: str) -> list[str]:
+    name, _, value = line.partition(" ")
+    return [f"--{name}", value] if value else [f"--{name}"]
+
+
+def _call(
+    arguments: list[str], log: Path, timeout_seconds: float, purpose: str, *, output: int | None = None
+) -> None:
+    try:
+        completed = process.run(
+            arguments,
+            deadline_seconds=timeout_seconds,
+            purpose=purpose,
+            check=False,
+            watched_logs=(log,),
+            log_limit_bytes=LOG_LIMIT_BYTES,
+            output=output,
+        )
+    except BaseException:
+        release_network(log)
+        raise
+    if completed.status != 0:
+        raise failure(purpose, log, completed.error_text or f"status {completed.status}")
+
+
+def failure(purpose: str, log: Path, otherwise: str) -> CriuError:
+    """The error of a failed criu run, told by its log."""
+    explanation: Explanation | None = explain_log(log)
+    if explanation is None:
+        return CriuError(f"{purpose} failed: {otherwise}")
+    return CriuError(f"{purpose} failed: {explanation.message}", hint=explanation.hint)
+
+
+def release_network(log: Path) -> None:
+    """Let TCP connections go again that a killed criu still held: it had no chance to do so itself."""
+    try:
+        with log.open("rb") as stream:
+            head = stream.read(8192).decode("utf-8", "replace")
+    except OSError:
+        return
+    for run_id in re.findall(r"CRIU run id = ([0-9a-f-]+)", head):
+        with suppress(ColdstartError):
+            nft = process.find_program("nft")
+            tables = process.run([nft, "list", "tables"], deadline_seconds=_QUERY_SECONDS, check=False).text
+            # criu cuts the name to what the kernel allows
+            for name in re.findall(r"table inet (CRIU-\S+)", tables):
+                if f"CRIU-{run_id}".startswith(name):
+                    process.run(
+                        [nft, "delete", "table", "inet", name], deadline_seconds=_QUERY_SECONDS, check=False
+                    )

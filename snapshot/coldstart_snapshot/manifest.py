@@ -1,0 +1,251 @@
+"""`manifest.toml` of one variant: what was captured, where, with what, and every file's digest."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coldstart_cli.errors import DataError, NotFoundError, UsageError
+from coldstart_cli.files import atomic_write
+from coldstart_host.cpu import CpuFacts
+from coldstart_snapshot.roots import RootKind, RootSource
+
+MANIFEST_NAME = "manifest.toml"
+SCHEMA = "coldstart.snapshot"
+VERSION = 1
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_DIGEST = re.compile(r"blake3:[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class SnapshotFile:
+    """One file of a variant; `path` is relative to the variant's folder."""
+
+    path: str
+    size_bytes: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class TreeMember:
+    """One process of the captured tree, numbered as inside its pid namespace."""
+
+    pid: int
+    parent: int
+    command: str
+    threads: int
+    gpu: bool
+
+
+@dataclass(frozen=True)
+class ReadyCheck:
+    url: str
+    timeout_seconds: float
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """GPU state of the tree; `processes` are pids inside it."""
+
+    driver_version: str
+    processes: tuple[int, ...]
+    devices: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything `manifest.toml` says."""
+
+    name: str
+    variant: str
+    created: str
+    coldstart_version: str
+    kind: str
+    cpu: CpuFacts
+    required_flags: tuple[str, ...]
+    kernel_release: str
+    kernel_version: str
+    criu_version: str
+    criu_path: str
+    criu_options: tuple[str, ...]
+    root_pid: int
+    command: str
+    tree: tuple[TreeMember, ...]
+    files: tuple[SnapshotFile, ...]
+    runc_version: str | None = None
+    root: RootSource | None = None
+    network: str = "host"
+    listen: tuple[str, ...] = ()
+    output_keys: tuple[str, ...] = ()
+    ready: ReadyCheck | None = None
+    gpu: GpuState | None = None
+    timings: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def is_container(self) -> bool:
+        return self.kind == "container"
+
+
+def check_name(name: str) -> str:
+    """A snapshot's or variant's name is one harmless path component."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"invalid snapshot name: {name!r}",
+            hint="letters, digits, `_`, `.`, `-`, beginning with a letter or digit; at most 128",
+        )
+    return name
+
+
+def to_dict(manifest: Manifest) -> dict[str, Any]:
+    """The manifest as the tables of `docs/formats.md`; what does not apply is left out."""
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "name": manifest.name,
+        "variant": manifest.variant,
+        "created": manifest.created,
+        "coldstart_version": manifest.coldstart_version,
+        "kind": manifest.kind,
+        "cpu": {**manifest.cpu.to_dict(), "required_flags": list(manifest.required_flags)},
+        "kernel": {"release": manifest.kernel_release, "version": manifest.kernel_version},
+        "criu": {
+            "version": manifest.criu_version,
+            "path": manifest.criu_path,
+            "options": list(manifest.criu_options),
+        },
+    }
+    if manifest.runc_version is not None:
+        document["runc"] = {"version": manifest.runc_version}
+    if manifest.root is not None:
+        document["root"] = _root_table(manifest.root)
+    document["process"] = {
+        "root_pid": manifest.root_pid,
+        "command": manifest.command,
+        "network": manifest.network,
+        "listen": list(manifest.listen),
+        "output_keys": list(manifest.output_keys),
+        "tree": [asdict(member) for member in manifest.tree],
+    }
+    if manifest.ready is not None:
+        document["ready"] = asdict(manifest.ready)
+    if manifest.gpu is not None:
+        document["gpu"] = {
+            "driver_version": manifest.gpu.driver_version,
+            "processes": list(manifest.gpu.processes),
+            "devices": [{"uuid": uuid, "name": name} for uuid, name in manifest.gpu.devices],
+        }
+    document["timings"] = dict(manifest.timings)
+    document["files"] = [asdict(file) for file in manifest.files]
+    return document
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    import tomli_w
+
+    content = tomli_w.dumps(to_dict(manifest)).encode("utf-8", "replace")
+    atomic_write(folder / MANIFEST_NAME, content, mode=0o600)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and check a variant's manifest; a newer version is refused by name."""
+    path = folder / MANIFEST_NAME
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise NotFoundError(f"snapshot has no manifest: {path}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"snapshot manifest is damaged: {path}: {error}") from error
+    if document.get("schema") != SCHEMA:
+        raise DataError(f"file is not a snapshot manifest: {path}")
+    version = document.get("version")
+    if version != VERSION:
+        raise DataError(
+            f"snapshot manifest has version {version}, this coldstart reads version {VERSION}: {path}",
+            hint=f"install coldstart {document.get('coldstart_version', 'of the host that made it')}",
+        )
+    try:
+        return _from_dict(document)
+    except DataError as error:
+        error.message = f"snapshot manifest is damaged: {path}: {error.message}"
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"snapshot manifest is damaged: {path}: {type(error).__name__}: {error}") from error
+
+
+def _from_dict(document: Mapping[str, Any]) -> Manifest:
+    cpu, criu, process = document["cpu"], document["criu"], document["process"]
+    ready, gpu, root = document.get("ready"), document.get("gpu"), document.get("root")
+    kind = document["kind"]
+    if kind not in {"container", "process"}:
+        raise ValueError(f"kind is {kind!r}")
+    return Manifest(
+        name=check_name(document["name"]),
+        variant=check_name(document["variant"]),
+        created=document["created"],
+        coldstart_version=document["coldstart_version"],
+        kind=kind,
+        cpu=CpuFacts.from_dict(cpu),
+        required_flags=tuple(cpu["required_flags"]),
+        kernel_release=document["kernel"]["release"],
+        kernel_version=document["kernel"]["version"],
+        criu_version=criu["version"],
+        criu_path=criu["path"],
+        criu_options=tuple(criu["options"]),
+        root_pid=int(process["root_pid"]),
+        command=process["command"],
+        tree=tuple(TreeMember(**member) for member in process["tree"]),
+        files=tuple(_file(entry) for entry in document["files"]),
+        runc_version=document.get("runc", {}).get("version"),
+        root=_root(root) if root is not None else None,
+        network=process["network"],
+        listen=tuple(process["listen"]),
+        output_keys=tuple(process["output_keys"]),
+        ready=ReadyCheck(ready["url"], float(ready["timeout_seconds"])) if ready is not None else None,
+        gpu=_gpu(gpu) if gpu is not None else None,
+        timings={name: float(seconds) for name, seconds in document.get("timings", {}).items()},
+    )
+
+
+def _file(entry: Mapping[str, Any]) -> SnapshotFile:
+    file = SnapshotFile(entry["path"], int(entry["size_bytes"]), entry["digest"])
+    parts = file.path.split("/")
+    if any(part in {"", ".", ".."} for part in parts):
+        raise ValueError(f"unsafe path: {file.path!r}")
+    if not _DIGEST.fullmatch(file.digest):
+        raise ValueError(f"digest of {file.path} is {file.digest!r}")
+    return file
+
+
+def _gpu(table: Mapping[str, Any]) -> GpuState:
+    devices = tuple((device["uuid"], device["name"]) for device in table["devices"])
+    return GpuState(table["driver_version"], tuple(int(pid) for pid in table["processes"]), devices)
+
+
+def _root_table(root: RootSource) -> dict[str, str]:
+    table = {
+        "kind": str(root.kind),
+        "path": str(root.path),
+        "image": root.image,
+        "name": root.name,
+        "store": root.store,
+    }
+    return {key: value for key, value in table.items() if value is not None}
+
+
+def _root(table: Mapping[str, Any]) -> RootSource:
+    return RootSource(
+        kind=RootKind(table["kind"]),
+        path=Path(table["path"]),
+        image=table.get("image"),
+        name=table.get("name"),
+        store=table.get("store"),
+    )

@@ -1,0 +1,240 @@
+"""What /proc says of a process tree: members, memory, deleted files, listening ports, output files."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from coldstart_cli.errors import NotFoundError, UnavailableError
+
+_TCP_LISTEN = "0A"
+_COMMAND_LIMIT_BYTES = 4096
+_OUTPUT_DESCRIPTORS = frozenset({1, 2})
+
+
+@dataclass(frozen=True)
+class ProcessFacts:
+    """One member of a tree; `inner_pid` is its number inside its own pid namespace."""
+
+    pid: int
+    inner_pid: int
+    parent: int
+    command: str
+    threads: int
+    session: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class OpenFile:
+    """One descriptor of one process, identified as criu identifies files: mount and inode."""
+
+    pid: int
+    descriptor: int
+    path: str
+    mount_id: int
+    inode: int
+    mode: int
+    deleted_bytes: int
+
+    @property
+    def key(self) -> str:
+        """The name under which criu knows a file that we hand to it from outside."""
+        return f"file[{self.mount_id:x}:{self.inode:x}]"
+
+
+def process_tree(root_pid: int) -> tuple[ProcessFacts, ...]:
+    """The process and all its descendants, parents before children."""
+    children: dict[int, list[int]] = {}
+    for pid in _all_pids():
+        with suppress(OSError):
+            children.setdefault(_stat_fields(pid)[1], []).append(pid)
+    found: list[ProcessFacts] = []
+    waiting = [root_pid]
+    while waiting:
+        pid = waiting.pop(0)
+        try:
+            found.append(_facts(pid))
+        except OSError as error:
+            if pid == root_pid:
+                raise NotFoundError(f"no such process: {root_pid}") from error
+            continue  # it ended while we looked
+        waiting += children.get(pid, [])
+    return tuple(found)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        return _stat_fields(pid)[0] not in {"Z", "X"}
+    except OSError:
+        return False
+
+
+def start_ticks(pid: int) -> int:
+    """When a process started, in clock ticks since boot: with the pid it names one process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
+def process_name(pid: int) -> str:
+    """The command of a process as the kernel shows it, or a question mark."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
+    except OSError:
+        return "?"
+
+
+def open_files(pids: Iterable[int]) -> Iterator[OpenFile]:
+    """Every descriptor of these processes."""
+    for pid in pids:
+        folder = f"/proc/{pid}/fd"
+        try:
+            numbers = os.listdir(folder)
+        except FileNotFoundError:
+            continue
+        except PermissionError as error:
+            raise UnavailableError(
+                f"cannot see the open files of process {pid}", hint="run as root"
+            ) from error
+        for number in numbers:
+            with suppress(OSError):
+                yield _open_file(pid, number, f"{folder}/{number}")
+
+
+def mount_ids(pid: int) -> frozenset[int]:
+    """The mounts that a process can see, by the kernel's mount number."""
+    lines = Path(f"/proc/{pid}/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
+    return frozenset(int(line.split(" ", 1)[0]) for line in lines)
+
+
+def output_files(pids: Iterable[int], *, outside: frozenset[int] | None = None) -> tuple[OpenFile, ...]:
+    """Regular files that take standard output or error, each once.
+
+    With `outside`, the mounts a container sees, only files that lie in none of them.
+    """
+    found: dict[str, OpenFile] = {}
+    for file in open_files(pids):
+        if file.descriptor not in _OUTPUT_DESCRIPTORS or not stat.S_ISREG(file.mode):
+            continue
+        if outside is None or file.mount_id not in outside:
+            found.setdefault(file.key, file)
+    return tuple(found.values())
+
+
+def listening_ports(pids: Iterable[int]) -> tuple[str, ...]:
+    """TCP addresses that these processes listen on, as `127.0.0.1:8000`."""
+    numbers = tuple(pids)
+    inodes = {
+        file.path.removeprefix("socket:[").rstrip("]")
+        for file in open_files(numbers)
+        if file.path.startswith("socket:")
+    }
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for address, inode in _listeners(Path(f"/proc/{numbers[0]}/net/{table}")):
+            if inode in inodes:
+                found.add(address)
+    return tuple(sorted(found))
+
+
+def port_holder(address: str) -> tuple[int, str] | None:
+    """Who listens on a TCP address of this host: pid and name; pid 0 where it cannot be told."""
+    port = address.rpartition(":")[2]
+    for table in ("tcp", "tcp6"):
+        for taken, inode in _listeners(Path(f"/proc/net/{table}")):
+            if taken.rpartition(":")[2] == port and _collide(taken, address):
+                return _holder_of_inode(inode)
+    return None
+
+
+def _collide(one: str, other: str) -> bool:
+    hosts = {one.rpartition(":")[0], other.rpartition(":")[0]}
+    return len(hosts) == 1 or bool(hosts & {"0.0.0.0", "[::]"})  # noqa: S104 - compared, not bound
+
+
+def _holder_of_inode(inode: str) -> tuple[int, str]:
+    link = f"socket:[{inode}]"
+    for pid in _all_pids():
+        with suppress(OSError):
+            for number in os.listdir(f"/proc/{pid}/fd"):
+                if os.readlink(f"/proc/{pid}/fd/{number}") == link:
+                    return pid, process_name(pid)
+    return 0, "?"
+
+
+def _listeners(table: Path) -> Iterator[tuple[str, str]]:
+    try:
+        lines = table.read_text().splitlines()[1:]
+    except OSError:
+        return
+    for line in lines:
+        fields = line.split()
+        if fields[3] == _TCP_LISTEN:
+            yield _address(fields[1]), fields[9]
+
+
+def _address(text: str) -> str:
+    import socket
+
+    host, _, port = text.partition(":")
+    words = [bytes.fromhex(host[at : at + 8])[::-1] for at in range(0, len(host), 8)]
+    raw = b"".join(words)
+    if len(raw) == 4:
+        return f"{socket.inet_ntop(socket.AF_INET, raw)}:{int(port, 16)}"
+    return f"[{socket.inet_ntop(socket.AF_INET6, raw)}]:{int(port, 16)}"
+
+
+def _open_file(pid: int, number: str, link: str) -> OpenFile:
+    path = os.readlink(link)
+    status = os.stat(link)
+    mount_id = -1
+    for line in Path(f"/proc/{pid}/fdinfo/{number}").read_text().splitlines():
+        if line.startswith("mnt_id:"):
+            mount_id = int(line.split()[1])
+    deleted = stat.S_ISREG(status.st_mode) and status.st_nlink == 0
+    return OpenFile(
+        pid=pid,
+        descriptor=int(number),
+        path=path,
+        mount_id=mount_id,
+        inode=status.st_ino,
+        mode=status.st_mode,
+        deleted_bytes=status.st_size if deleted else 0,
+    )
+
+
+def _all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def _stat_fields(pid: int) -> tuple[str, int, int]:
+    """State, parent and session: the command in the middle may hold blanks and brackets."""
+    fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    return fields[0], int(fields[1]), int(fields[3])
+
+
+def _facts(pid: int) -> ProcessFacts:
+    _, parent, session = _stat_fields(pid)
+    status: dict[str, str] = {}
+    for line in Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines():
+        name, _, value = line.partition(":")
+        status[name] = value.strip()
+    raw = Path(f"/proc/{pid}/cmdline").read_bytes()[:_COMMAND_LIMIT_BYTES]
+    command = raw.replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    return ProcessFacts(
+        pid=pid,
+        inner_pid=int(status.get("NSpid", str(pid)).split()[-1]),
+        parent=parent,
+        command=command or f"[{status.get('Name', '?')}]",
+        threads=int(status.get("Threads", "1")),
+        session=session,
+        memory_bytes=sum(_kilobytes(status.get(name)) for name in ("RssAnon", "RssShmem", "VmSwap")),
+    )
+
+
+def _kilobytes(text: str | None) -> int:
+    return int(text.split()[0]) * 1024 if text else 0
