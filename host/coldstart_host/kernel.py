@@ -8,6 +8,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+# Linux 6.13 moved the vDSO, which older criu do not find; 6.16 refuses SO_PASSCRED on TCP sockets, which
+# criu 4.1 sets on every one it dumps
+_CRIU_NEEDED = (((6, 16), (4, 2)), ((6, 13), (4, 1)))
+_CRIU_OLDEST = (3, 16)
 _PROC = Path("/proc")
 _FUSE_DEVICE = Path("/dev/fuse")
 
@@ -44,6 +48,11 @@ def release_number(release: str) -> tuple[int, int]:
     """`6.18.3-cloud-amd64` as (6, 18); (0, 0) for what does not begin with two numbers."""
     match = re.match(r"(\d+)\.(\d+)", release)
     return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def criu_needed(kernel: tuple[int, int]) -> tuple[int, int]:
+    """The oldest criu that can dump and restore on this kernel."""
+    return next((criu for release, criu in _CRIU_NEEDED if kernel >= release), _CRIU_OLDEST)
 
 
 def _filesystems(path: Path) -> tuple[str, ...]:
