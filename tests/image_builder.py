@@ -34,7 +34,7 @@ class Layer:
 
     def __init__(self) -> None:
         self._buffer = io.BytesIO()
-        self._tar = tarfile.open(
+        self._tar = tarfile.open(  # noqa: SIM115 - closed by content()
             fileobj=self._buffer,
             mode="w",
             format=tarfile.PAX_FORMAT,

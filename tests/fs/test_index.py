@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import stat
 from pathlib import Path
 
@@ -155,7 +156,7 @@ def test_an_index_cut_anywhere_is_damaged(path: Path) -> None:
     content = path.read_bytes()
     for length in [*range(HEADER_BYTES + 2), *range(HEADER_BYTES, len(content), 7), len(content) - 1]:
         path.write_bytes(content[:length])
-        with pytest.raises(DataError, match=f"index is damaged: {path}"):
+        with pytest.raises(DataError, match=re.escape(f"index is damaged: {path}")):
             Index.open(path)
 
 
@@ -183,6 +184,15 @@ def read_all(path: Path) -> None:
                     assert len(digest) == 32
 
 
+def damage_met(path: Path) -> ColdstartError | None:
+    """The expected error that reading everything ends with; any other error fails the test."""
+    try:
+        read_all(path)
+    except ColdstartError as error:
+        return error
+    return None
+
+
 def test_every_header_field_is_checked(path: Path) -> None:
     good = path.read_bytes()
     fields = list(HEADER.unpack_from(good))
@@ -192,9 +202,7 @@ def test_every_header_field_is_checked(path: Path) -> None:
             changed = [*fields]
             changed[position] = value
             path.write_bytes(HEADER.pack(*changed) + good[HEADER_BYTES:])
-            try:
-                read_all(path)
-            except DataError as error:
+            if error := damage_met(path):
                 refused += 1
                 assert str(path) in error.message
     assert refused > 70
@@ -210,9 +218,7 @@ def test_random_damage_is_a_named_error_or_harmless(path: Path, seed: int) -> No
             (b"\xff", b"\0", b"\xff" * 4, b"\x7f" * 8, os.urandom(8))
         )
     path.write_bytes(content)
-    try:
-        read_all(path)
-    except ColdstartError as error:
+    if error := damage_met(path):
         assert isinstance(error, DataError)
         assert str(path) in error.message
 

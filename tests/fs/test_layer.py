@@ -6,12 +6,12 @@ import stat
 import tarfile
 
 import pytest
-from image_builder import Layer, apply_layers
 
 from coldstart_cli.errors import DataError
 from coldstart_fs.sources.layer import LayeredTree
 from coldstart_fs.sources.stream import ByteStream
 from coldstart_fs.sources.tar import TarReader
+from image_builder import Layer, apply_layers
 
 
 def names(tree: dict[bytes, object]) -> set[bytes]:
@@ -78,13 +78,13 @@ def test_any_type_replaces_any_type() -> None:
         stat.S_IFIFO: lambda layer: layer.add("x", tarfile.FIFOTYPE),
         stat.S_IFCHR: lambda layer: layer.add("x", tarfile.CHRTYPE, devmajor=1, devminor=3),
     }
-    for first in makers:
-        for second in makers:
+    for first, make_first in makers.items():
+        for second, make_second in makers.items():
             if first == stat.S_IFDIR:
-                lower = makers[first](Layer()).file("x/child")
+                lower = make_first(Layer()).file("x/child")
             else:
-                lower = makers[first](Layer())
-            tree = apply_layers(lower, makers[second](Layer()))
+                lower = make_first(Layer())
+            tree = apply_layers(lower, make_second(Layer()))
             assert stat.S_IFMT(tree[b"x"].mode) == second
             assert (b"x/child" in tree) == (first == second == stat.S_IFDIR)
 

@@ -208,6 +208,10 @@ def _reading(layer: Blob) -> Iterator[TarReader]:
     ahead = Ahead(decompressed(layer.blocks(), str(layer.path)))
     try:
         yield TarReader(ByteStream(ahead), str(layer.path))
+    except DataError:
+        for _ in layer.blocks():  # when the blob is not what was promised, that is the better message
+            pass
+        raise
     finally:
         ahead.close()
 

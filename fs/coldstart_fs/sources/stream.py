@@ -18,8 +18,8 @@ from coldstart_cli.errors import DataError, IoFailure, NotFoundError, Unavailabl
 _READ_BYTES = 256 << 10
 _BLOCK_BYTES = 1 << 20
 _BLOCKS_AHEAD = 8
-# one zstd block of 4 bytes may stand for 128 KiB: small feeds bound what one call can return
-_ZSTD_FEED_BYTES = 8 << 10
+# a zstd block of 4 bytes may stand for 128 KiB: a feed of this size gives 64 MiB at the very most
+_ZSTD_FEED_BYTES = 2 << 10
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _SKIPPABLE_MAGIC = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
@@ -128,8 +128,8 @@ def _zstd(blocks: Iterator[bytes], what: str) -> Iterator[bytes]:
                 while data:
                     plain = frame.decompress(data)
                     between, data = False, b""
-                    if plain:
-                        yield plain
+                    for offset in range(0, len(plain), _BLOCK_BYTES):
+                        yield plain[offset : offset + _BLOCK_BYTES]
                     if frame.eof:
                         data, frame, between = frame.unused_data, context.decompressobj(), True
     except zstandard.ZstdError as error:

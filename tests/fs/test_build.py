@@ -1,0 +1,221 @@
+"""Publishing: nothing twice, nothing half, the name last."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from coldstart_cli.errors import IoFailure, UnavailableError, UsageError
+from coldstart_fs import build
+from coldstart_fs.build import IndexReport, index_image
+from coldstart_fs.names import index_key, locator_key, ref_key
+from coldstart_fs.store import FolderStore, Store, open_store, resolve_image
+from conftest import wait_until
+from image_builder import image_facts
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"), create=True)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "a").write_bytes(os.urandom(300_000))
+    (root / "b").write_bytes((root / "a").read_bytes()[:131072] * 2 + bytes(131072) + b"tail")
+    return root
+
+
+def index(root: Path, store: Store, name: str = "image", *, dry_run: bool = False) -> IndexReport:
+    return index_image(f"dir:{root}", store=store, name=name, dry_run=dry_run)
+
+
+def snapshot(store: Store) -> dict[str, bytes]:
+    return {key: store.get(key) for key in store.list("")}
+
+
+def test_the_report_adds_up(root: Path, store: Store) -> None:
+    report = index(root, store)
+    assert report.entries == 3
+    assert report.content_bytes == 300_000 + 3 * 131072 + 4
+    assert (report.new_bytes, report.repeated_bytes, report.zero_bytes) == (300_004, 2 * 131072, 131072)
+    assert report.reused_bytes == 0
+    packs = [store.get(key) for key in store.list("packs/")]
+    assert len(packs) == 1
+    assert len(packs[0]) == 300_004 + 4 * 56 + 32
+
+
+def test_indexing_again_changes_not_a_byte(root: Path, store: Store) -> None:
+    first = index(root, store)
+    before = snapshot(store)
+    second = index(root, store)
+    assert (second.digest, second.new_bytes, second.reused_bytes) == (first.digest, 0, 300_004)
+    assert snapshot(store) == before
+
+
+def test_another_image_shares_the_chunks_it_can(root: Path, store: Store) -> None:
+    index(root, store, "one")
+    (root / "b").unlink()
+    (root / "c").write_bytes(b"new")
+    report = index(root, store, "two")
+    assert (report.new_bytes, report.reused_bytes) == (3, 300_000)
+    assert image_facts(store, "two")[b"a"].content == (root / "a").read_bytes()
+
+
+def test_chunks_whose_pack_is_gone_are_stored_anew(root: Path, store: Store) -> None:
+    index(root, store, "one")
+    for key in store.list("packs/"):
+        path = store.local_path(key)
+        assert path is not None
+        path.unlink()
+    assert index(root, store, "two").new_bytes == 300_004
+    assert image_facts(store, "two")[b"a"].content == (root / "a").read_bytes()
+    assert image_facts(store, "one") == image_facts(store, "two")
+
+
+def test_a_damaged_locator_or_index_is_healed_by_indexing_again(root: Path, store: Store) -> None:
+    report = index(root, store)
+    for key in (locator_key(report.digest), index_key(report.digest), ref_key("image")):
+        store.put_bytes(key, b"damaged")
+    again = index(root, store)
+    assert again.digest == report.digest
+    assert any("locator is damaged" in note for note in again.notes)
+    assert image_facts(store, "image")[b"a"].content == (root / "a").read_bytes()
+
+
+def test_a_dry_run_says_the_same_and_writes_nothing(root: Path, tmp_path: Path, store: Store) -> None:
+    planned = index(root, store, dry_run=True)
+    assert not (tmp_path / "store").exists()
+    done = index(root, store)
+    assert (planned.digest, planned.new_bytes, planned.entries) == (done.digest, done.new_bytes, done.entries)
+    before = snapshot(store)
+    assert index(root, store, "other", dry_run=True).reused_bytes == 300_004
+    assert snapshot(store) == before
+
+
+def test_the_name_moves_to_the_newer_image(root: Path, store: Store) -> None:
+    first = index(root, store)
+    (root / "a").write_bytes(b"changed")
+    second = index(root, store)
+    assert first.digest != second.digest
+    assert resolve_image(store, "image").digest == second.digest
+    assert store.exists(index_key(first.digest))
+
+
+STEPS: dict[str, Callable[[str], bool]] = {
+    "pack": lambda key: key.startswith("packs/"),
+    "index": lambda key: key.startswith("images/"),
+    "locator": lambda key: key.startswith("locators/"),
+    "name": lambda key: key.startswith("refs/"),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_stop_at_any_step_leaves_the_old_image_under_its_name(
+    root: Path, tmp_path: Path, store: Store, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index(root, store)
+    before = image_facts(store, "image")
+    (root / "c").write_bytes(os.urandom(5000))
+
+    def fail(self: FolderStore, key: str, content: object) -> None:
+        if STEPS[step](key):
+            raise IoFailure("no space left")
+        original[type(content)](self, key, content)
+
+    original = {type(tmp_path): FolderStore.put_file, bytes: FolderStore.put_bytes}
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderStore, "put_file", fail)
+        patch.setattr(FolderStore, "put_bytes", fail)
+        with pytest.raises(IoFailure):
+            index(root, store)
+    assert image_facts(store, "image") == before
+    assert not list((tmp_path / "store").glob(".writing-*"))
+    report = index(root, store)
+    assert image_facts(store, "image")[b"c"].content == (root / "c").read_bytes()
+    assert report.entries == 4
+
+
+def test_a_killed_indexing_leaves_nothing_that_the_next_one_minds(
+    root: Path, tmp_path: Path, store: Store
+) -> None:
+    os.mkfifo(tmp_path / "gate")
+    script = (
+        "import sys\n"
+        "from coldstart_fs.build import index_image\n"
+        "from coldstart_fs.store import open_store\n"
+        "def stop(text):\n"
+        "    if text == 'publishing': open(sys.argv[3]).read()\n"
+        "store = open_store(sys.argv[2], create=True)\n"
+        "index_image('dir:' + sys.argv[1], store=store, name='image', progress=stop)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", script, root, tmp_path / "store", tmp_path / "gate"])
+    try:
+        wait_until(lambda: bool(list((tmp_path / "store").glob(".writing-*/0.pack"))), "the pack to be there")
+        # the child stands at the gate, everything read and nothing published
+        descriptor = os.open(tmp_path / "gate", os.O_WRONLY)
+        child.send_signal(signal.SIGKILL)
+        child.wait(20)
+        os.close(descriptor)
+    finally:
+        child.kill()
+        child.wait(20)
+    assert store.list("refs/") == store.list("packs/") == []
+    index(root, store)
+    assert not list((tmp_path / "store").glob(".writing-*"))
+    assert image_facts(store, "image")[b"a"].content == (root / "a").read_bytes()
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(root: Path, tmp_path: Path, store: Store) -> None:
+    mount_point = tmp_path / "small"
+    mount_point.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=400k", "none", mount_point], check=False, timeout=20
+    )
+    if made.returncode:
+        pytest.skip("cannot mount a small tmpfs")
+    try:
+        small = open_store(str(mount_point / "store"), create=True)
+        (root / "c").write_bytes(os.urandom(2_000_000))
+        with pytest.raises(IoFailure, match="No space left on device"):
+            index(root, small)
+        assert small.list("") == ["coldstart-store.json"]
+        assert not list((mount_point / "store").glob(".writing-*"))
+    finally:
+        subprocess.run(["umount", mount_point], check=True, timeout=20)
+
+
+@pytest.mark.parametrize("kind", ["oci-archive", "docker-archive", "docker"])
+def test_kinds_of_a_later_version_are_refused_by_name(store: Store, kind: str) -> None:
+    with pytest.raises(UnavailableError, match=f"^{kind}: sources are not supported") as caught:
+        index_image(f"{kind}:x", store=store, name="n")
+    assert caught.value.hint == f"skopeo copy {kind}:x oci:DIR:TAG, then index oci:DIR:TAG"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [("/some/folder", "source has no kind"), ("dri:/x", "unknown kind"), ("dir:", "names no folder")],
+)
+def test_sources_that_cannot_be_are_refused(store: Store, source: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        index_image(source, store=store, name="n")
+
+
+def test_the_name_is_checked_before_anything_is_read(store: Store) -> None:
+    with pytest.raises(UsageError, match="not an image name"):
+        index_image("dir:/nowhere", store=store, name="../x")
+
+
+def test_a_short_content_is_never_indexed(root: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "split", lambda *_: iter([b"short"]))
+    with pytest.raises(build.DataError, match="5 bytes instead of"):
+        index(root, store)
+    assert store.list("refs/") == []
