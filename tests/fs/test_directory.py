@@ -184,7 +184,7 @@ def test_a_file_that_changes_under_us_is_an_error_and_publishes_nothing(tmp_path
                 victim.symlink_to("/etc/passwd")
 
     store = make_store(tmp_path)
-    with pytest.raises(DataError, match="file changed while it was read: .*victim") as caught:
+    with pytest.raises(DataError, match=r"file changed while it was read: .*victim") as caught:
         index_image(f"dir:{root}", store=store, name="image", progress=disturb)
     assert caught.value.hint
     assert store.list("") == ["coldstart-store.json"]

@@ -147,7 +147,7 @@ def test_a_newer_format_is_refused_with_the_way_out(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[8] = 2
     path.write_bytes(content)
-    with pytest.raises(DataError, match="index has format 2, coldstart .* reads up to 1") as caught:
+    with pytest.raises(DataError, match=r"index has format 2, coldstart .* reads up to 1") as caught:
         Index.open(path)
     assert caught.value.hint == "install a newer coldstart"
 

@@ -80,10 +80,7 @@ def test_any_type_replaces_any_type() -> None:
     }
     for first, make_first in makers.items():
         for second, make_second in makers.items():
-            if first == stat.S_IFDIR:
-                lower = make_first(Layer()).file("x/child")
-            else:
-                lower = make_first(Layer())
+            lower = make_first(Layer()).file("x/child") if first == stat.S_IFDIR else make_first(Layer())
             tree = apply_layers(lower, make_second(Layer()))
             assert stat.S_IFMT(tree[b"x"].mode) == second
             assert (b"x/child" in tree) == (first == second == stat.S_IFDIR)

@@ -41,7 +41,7 @@ def test_objects_come_back_whole_and_in_ranges(store: Store) -> None:
     assert not store.exists("packs/00")
     with pytest.raises(DataError, match=r"x\.pack: it ends before byte 12, at 10"):
         store.get_range("packs/00/x.pack", 8, 4)
-    with pytest.raises(NotFoundError, match="object is not in the store: .*packs/00/y"):
+    with pytest.raises(NotFoundError, match=r"object is not in the store: .*packs/00/y"):
         store.get_range("packs/00/y", 0, 1)
 
 
