@@ -90,7 +90,8 @@ def apply_layers(*layers: Layer | bytes) -> dict[bytes, Entry]:
     tree = LayeredTree()
     for number, layer in enumerate(layers):
         content = layer if isinstance(layer, bytes) else layer.content()
-        tree.apply(number, TarReader(ByteStream(iter([content])), f"layer {number}"), f"layer {number}")
+        reader = TarReader(ByteStream(iter([content])), f"layer {number}")
+        tree.apply(reader, lambda *_: None, f"layer {number}")
     return entries_by_path(tree.root)
 
 

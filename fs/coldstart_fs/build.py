@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from coldstart_cli.errors import ColdstartError, DataError, NotFoundError
-from coldstart_fs.chunk import DEFAULT_CHUNK_BYTES, chunk_digest, split
+from coldstart_fs.chunk import DEFAULT_CHUNK_BYTES, Piece, chunk_digest, split
 from coldstart_fs.entry import Entry, walk
 from coldstart_fs.index import HOLE
 from coldstart_fs.index_writer import encode_index
 from coldstart_fs.locator import ChunkLocation, Locator, encode_locator
-from coldstart_fs.names import check_name, index_key, locator_key, pack_key
+from coldstart_fs.names import DIGEST_BYTES, check_name, index_key, locator_key, pack_key
 from coldstart_fs.pack import PackWriter
-from coldstart_fs.sources import Progress, Source, open_source
+from coldstart_fs.sources import Progress, open_source
 from coldstart_fs.store import Store, resolve_image, write_ref
 
 
@@ -59,15 +59,13 @@ def index_image(
             scratch = Path(stack.enter_context(TemporaryDirectory(prefix="coldstart-")))
         else:
             scratch = stack.enter_context(store.writing(wait_seconds=wait_seconds))
-        root = opened.read_tree(say)
         held = stack.enter_context(_held_chunks(store, scratch))
         packs = None if dry_run else PackWriter(scratch)
+        if packs is not None:
+            stack.callback(packs.close)
         contents = _Contents(chunk_bytes, held, packs)
-        try:
-            contents.read(opened, root, say)
-        finally:
-            if packs is not None:
-                packs.close()
+        root = opened.read(contents.keep, chunk_bytes, say)
+        contents.finish(root)
         index = encode_index(root, chunk_bytes=chunk_bytes, configuration=opened.configuration)
         digest = chunk_digest(index)
         if packs is not None:
@@ -146,41 +144,57 @@ class _Contents:
         self._held = held
         self._packs = packs
 
-    def read(self, source: Source, root: Entry, progress: Progress) -> None:
-        for entry, pieces in source.contents(root, self._chunk_bytes, progress):
-            digests = bytearray()
-            size_bytes = 0
-            for chunk in split(pieces, self._chunk_bytes):
-                if isinstance(chunk, int):
-                    digests += HOLE * (chunk // self._chunk_bytes)
-                    size_bytes += chunk
-                    self.zero_bytes += chunk
-                else:
-                    digests += self._chunk(chunk)
-                    size_bytes += len(chunk)
-            if size_bytes != entry.size:
-                raise DataError(f"a file has {size_bytes} bytes instead of {entry.size}: {entry.place}")
-            entry.chunks = bytes(digests)
-        if self._packs is not None:
-            self._packs.finish()
+    def keep(self, entry: Entry, pieces: Iterable[Piece]) -> None:
+        """Store one file's content and note its chunks in the entry."""
+        digests = bytearray()
+        size_bytes = 0
+        for chunk in split(pieces, self._chunk_bytes):
+            if isinstance(chunk, int):
+                digests += HOLE * (chunk // self._chunk_bytes)
+                size_bytes += chunk
+            else:
+                digests += self._chunk(chunk)
+                size_bytes += len(chunk)
+        if size_bytes != entry.size:
+            raise DataError(f"a file has {size_bytes} bytes instead of {entry.size}")
+        entry.chunks = bytes(digests)
 
     def _chunk(self, data: bytes | memoryview) -> bytes:
         size_bytes = len(data)
         if data == (self._zeros if size_bytes == self._chunk_bytes else self._zeros[:size_bytes]):
-            self.zero_bytes += size_bytes
             return HOLE
         digest = chunk_digest(data)
         if digest in self._added or digest in self.reused:
-            self.repeated_bytes += size_bytes
-        elif (location := self._held.find(digest, size_bytes)) is not None:
+            return digest
+        if (location := self._held.find(digest, size_bytes)) is not None:
             self.reused[digest] = location
-            self.reused_bytes += size_bytes
         else:
             self._added.add(digest)
-            self.new_bytes += size_bytes
             if self._packs is not None:
                 self._packs.add(digest, data)
         return digest
+
+    def finish(self, root: Entry) -> None:
+        """Count what the final tree holds, and drop what upper layers have replaced or hidden."""
+        used: set[bytes] = set()
+        for entry in walk(root):
+            for position in range(0, len(entry.chunks), DIGEST_BYTES):
+                digest = entry.chunks[position : position + DIGEST_BYTES]
+                start = position // DIGEST_BYTES * self._chunk_bytes
+                size_bytes = min(self._chunk_bytes, entry.size - start)
+                if digest == HOLE:
+                    self.zero_bytes += size_bytes
+                elif digest in used:
+                    self.repeated_bytes += size_bytes
+                elif digest in self.reused:
+                    self.reused_bytes += size_bytes
+                else:
+                    self.new_bytes += size_bytes
+                used.add(digest)
+        self.reused = {digest: place for digest, place in self.reused.items() if digest in used}
+        if self._packs is not None:
+            self._packs.finish()
+            self._packs.discard(self._added - used)
 
 
 def _publish(

@@ -22,7 +22,7 @@ class Entry:
     target: bytes = b""
     device: tuple[int, int] = (0, 0)
     children: dict[bytes, Entry] = field(default_factory=dict)
-    # where the source finds the content again; only the source reads it
+    # where a source finds the content later; only that source reads it
     place: object = None
     # digests of the content's chunks, back to back, once it was read
     chunks: bytes = b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
@@ -26,6 +27,8 @@ class FinishedPack:
 
     digest: bytes
     path: Path
+    records: tuple[tuple[bytes, int, int], ...]
+    """Digest, offset and size of every chunk in it."""
 
 
 class PackWriter:
@@ -37,7 +40,7 @@ class PackWriter:
         self._stream: IO[bytes] | None = None
         self._hasher: Blake3
         self._records: list[tuple[bytes, int, int]] = []
-        self._offset = 0
+        self._offset = self._count = 0
         self.locations: dict[bytes, ChunkLocation] = {}
         self.finished: list[FinishedPack] = []
 
@@ -69,8 +72,31 @@ class PackWriter:
         pack = self._hasher.digest()
         for digest, offset, size in self._records:
             self.locations[digest] = ChunkLocation(pack, offset, size, size, RAW)
-        self.finished.append(FinishedPack(pack, path))
+        self.finished.append(FinishedPack(pack, path, tuple(self._records)))
         self._stream, self._records, self._offset = None, [], 0
+
+    def discard(self, unused: AbstractSet[bytes]) -> None:
+        """Write those finished packs anew, without them, that hold chunks which nobody uses after all."""
+        finished, self.finished = self.finished, []
+        for pack in finished:
+            if unused.isdisjoint(digest for digest, _, _ in pack.records):
+                self.finished.append(pack)
+                continue
+            self._copy_used(pack, unused)
+        self.finish()
+
+    def _copy_used(self, pack: FinishedPack, unused: AbstractSet[bytes]) -> None:
+        try:
+            with pack.path.open("rb") as stream:
+                for digest, offset, size in pack.records:
+                    if digest in unused:
+                        del self.locations[digest]
+                    else:
+                        stream.seek(offset)
+                        self.add(digest, stream.read(size))
+            pack.path.unlink()
+        except OSError as error:
+            raise IoFailure(f"cannot read `{pack.path}`: {error.strerror}") from error
 
     def close(self) -> None:
         """Let go of an unfinished pack; the scratch folder's owner removes the file."""
@@ -85,7 +111,8 @@ class PackWriter:
     def _begin(self) -> None:
         from blake3 import blake3
 
-        path = self._scratch / f"{len(self.finished)}.pack"
+        path = self._scratch / f"{self._count}.pack"
+        self._count += 1
         try:
             self._stream = path.open("wb", buffering=1 << 20)
         except OSError as error:

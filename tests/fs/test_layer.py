@@ -176,7 +176,7 @@ def test_whiteouts_of_nothing_are_refused(name: str) -> None:
 def test_aufs_leftovers_are_left_out_and_counted() -> None:
     content = Layer().folder(".wh..wh.plnk").file(".wh..wh.plnk/1.2").file(".wh..wh.aufs").file("a").content()
     tree = LayeredTree()
-    tree.apply(0, TarReader(ByteStream(iter([content])), "x"), "x")
+    tree.apply(TarReader(ByteStream(iter([content])), "x"), lambda *_: None, "x")
     assert set(tree.root.children) == {b"a"}
     assert tree.left_out == {"AUFS leftovers (.wh..wh.*)": 3}
 

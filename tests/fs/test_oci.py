@@ -370,3 +370,22 @@ def body(store: Store, report: IndexReport) -> bytes:
     """An index without its header and its configuration."""
     content = store.get(index_key(report.digest))
     return content[192 : int.from_bytes(content[128:136], "little")]
+
+
+def test_contents_that_upper_layers_replace_or_hide_are_not_stored(tmp_path: Path, store: Store) -> None:
+    secret, kept, late = os.urandom(50_000), os.urandom(50_000), os.urandom(9_000)
+    write_layout(
+        tmp_path / "l",
+        [
+            Layer().file("secret", secret).file("kept", kept).file("two", secret[:5000]).file("two", b"2"),
+            Layer().file(".wh.secret").file("late", late),
+        ],
+    )
+    report = index(tmp_path / "l", store)
+    assert report.new_bytes == 59_001
+    stored = b"".join(store.get(key) for key in store.list("packs/"))
+    assert len(stored) < 61_000
+    assert secret[:4096] not in stored
+    assert image_facts(store, "image")[b"kept"].content == kept
+    assert image_facts(store, "image")[b"late"].content == late
+    assert index(tmp_path / "l", store).new_bytes == 0

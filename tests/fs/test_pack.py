@@ -118,3 +118,22 @@ def test_pieces_are_regrouped_without_losing_a_byte(pieces: list[bytes | int]) -
 
 def test_long_holes_stay_numbers() -> None:
     assert list(split([b"abcd", 4_000_000_000_000], 4))[1:] == [4_000_000_000_000]
+
+
+def test_discarded_chunks_leave_and_the_others_stay_readable(tmp_path: Path) -> None:
+    writer = PackWriter(tmp_path, full_bytes=1000)
+    bodies = {chunk_digest(body): body for body in (bytes([number]) * 100 for number in range(35))}
+    for digest, body in bodies.items():
+        writer.add(digest, body)
+    writer.finish()
+    untouched = writer.finished[0]
+    unused = set(list(bodies)[15:18])
+    writer.discard(unused)
+    assert writer.finished[0] == untouched
+    paths = {pack.digest: pack.path for pack in writer.finished}
+    assert sorted(tmp_path.iterdir()) == sorted(paths.values())
+    assert set(writer.locations) == set(bodies) - unused
+    for digest, place in writer.locations.items():
+        content = paths[place.pack].read_bytes()
+        assert content[place.offset : place.offset + place.stored_bytes] == bodies[digest]
+        assert blake3(content).digest() == place.pack

@@ -1,8 +1,8 @@
-"""What can be indexed: each source gives a tree first, then the contents of its files, in its own order."""
+"""What can be indexed: each source hands over contents as it meets them and ends with the tree."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -12,6 +12,8 @@ from coldstart_fs.chunk import Piece
 from coldstart_fs.entry import Entry
 
 Progress = Callable[[str], None]
+Keep = Callable[[Entry, Iterable[Piece]], None]
+"""Takes a regular file's content; the pieces must be used up before it returns."""
 
 
 class Source(Protocol):
@@ -21,12 +23,8 @@ class Source(Protocol):
     configuration: dict[str, Any]
     """The runtime configuration with the keys of the index format; known once the tree was read."""
 
-    def read_tree(self, progress: Progress) -> Entry: ...
-
-    def contents(
-        self, root: Entry, chunk_bytes: int, progress: Progress
-    ) -> Iterator[tuple[Entry, Iterable[Piece]]]:
-        """Every regular file of the tree once, with its content; each is used up before the next."""
+    def read(self, keep: Keep, chunk_bytes: int, progress: Progress) -> Entry:
+        """The root of the tree. Files that the tree turns out not to hold may have been kept too."""
         ...
 
 

@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from coldstart_cli.errors import DataError, IoFailure, NotFoundError, Permission
 from coldstart_cli.files import mounts_below
 from coldstart_fs.chunk import Piece
 from coldstart_fs.entry import Entry, Xattrs, walk
-from coldstart_fs.sources import Progress
+from coldstart_fs.sources import Keep, Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,16 @@ class Directory:
             )
         yield cls(os.fsencode(root))
 
+    def read(self, keep: Keep, chunk_bytes: int, progress: Progress) -> Entry:
+        root = self.read_tree(progress)
+        progress("storing the files")
+        for entry in walk(root):
+            if entry.is_file:
+                keep(entry, _pieces(entry, chunk_bytes))
+        return root
+
     def read_tree(self, progress: Progress) -> Entry:
+        """The tree without contents."""
         progress(f"reading {os.fsdecode(self._root)}")
         with _named(self._root):
             root = self._entry(self._root, os.lstat(self._root))
@@ -78,14 +87,6 @@ class Directory:
                     pending.append((below, entry))
         self.notes += [f"left out: {count} {what}" for what, count in sorted(self._left_out.items())]
         return root
-
-    def contents(
-        self, root: Entry, chunk_bytes: int, progress: Progress
-    ) -> Iterator[tuple[Entry, Iterable[Piece]]]:
-        progress("storing the files")
-        for entry in walk(root):
-            if entry.is_file:
-                yield entry, _pieces(entry, chunk_bytes)
 
     def _linked_entry(self, path: bytes, status: os.stat_result) -> Entry:
         if status.st_nlink < 2 or stat.S_ISDIR(status.st_mode):

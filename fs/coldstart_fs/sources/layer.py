@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import stat
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
 
 from coldstart_cli.errors import DataError
 from coldstart_fs.entry import Entry, made_directory
 from coldstart_fs.index import LONGEST_NAME_BYTES
-from coldstart_fs.sources import tar
+from coldstart_fs.sources import Keep, tar
 
 _WHITEOUT = b".wh."
 _OPAQUE = b".wh..wh..opq"
@@ -33,14 +31,6 @@ _TYPES = {
 Path = tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a file's content stands: which layer, which member of its tar."""
-
-    layer: int
-    member: int
-
-
 class LayeredTree:
     """A root file system growing from the lowest layer up."""
 
@@ -48,22 +38,21 @@ class LayeredTree:
         self.root = made_directory()
         self.left_out: Counter[str] = Counter()
 
-    def apply(self, layer: int, members: Iterable[tar.Member], what: str) -> None:
-        """Put one layer on top; `what` names it in errors."""
-        _Layer(self.root, self.left_out, layer, what).apply(members)
+    def apply(self, layer: tar.TarReader, keep: Keep, what: str) -> None:
+        """Put one layer on top, in one pass over its tar; `what` names it in errors."""
+        _Layer(self.root, self.left_out, what).apply(layer, keep)
 
 
 class _Layer:
-    def __init__(self, root: Entry, left_out: Counter[str], number: int, what: str) -> None:
+    def __init__(self, root: Entry, left_out: Counter[str], what: str) -> None:
         self._root = root
         self._left_out = left_out
-        self._number = number
         self._what = what
 
-    def apply(self, members: Iterable[tar.Member]) -> None:
+    def apply(self, layer: tar.TarReader, keep: Keep) -> None:
         additions: list[tuple[Path, Entry | Path]] = []
         whiteouts: list[Path] = []
-        for number, member in enumerate(members):
+        for member in layer:
             path = self._path(member.name)
             if any(part.startswith(_WHITEOUT) for part in path):
                 if self._is_whiteout(path, member.name):
@@ -72,14 +61,16 @@ class _Layer:
             if member.kind == tar.LINK:
                 additions.append((path, self._path(member.link)))
             else:
-                additions.append((path, self._entry(member, number)))
+                entry = self._entry(member)
+                if entry.is_file:
+                    keep(entry, layer.content(member))
+                additions.append((path, entry))
             if member.has_text_acl:
                 self._left_out["entries with access control lists as text, which are not carried over"] += 1
         for path in whiteouts:
             self._hide(path)
         for path, addition in additions:
-            entry = addition if isinstance(addition, Entry) else self._link_target(path, addition)
-            self._put(path, entry)
+            self._put(path, addition if isinstance(addition, Entry) else self._link_target(path, addition))
 
     def _path(self, name: bytes) -> Path:
         """A name as components below the root: `./`, `/` and `a/..` mean what they always mean."""
@@ -106,7 +97,7 @@ class _Layer:
             raise self._refusal(name, "is a whiteout of nothing")
         return True
 
-    def _entry(self, member: tar.Member, number: int) -> Entry:
+    def _entry(self, member: tar.Member) -> Entry:
         entry = Entry(
             mode=_TYPES[member.kind] | member.mode,
             uid=member.uid,
@@ -116,7 +107,7 @@ class _Layer:
             device=member.device,
         )
         if member.kind == tar.REGULAR:
-            entry.size, entry.place = member.size, Place(self._number, number)
+            entry.size = member.size
         elif member.kind == tar.SYMLINK:
             if not 1 <= len(member.link) <= _LONGEST_TARGET_BYTES or b"\0" in member.link:
                 raise self._refusal(member.name, "is a symlink without a usable target")

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from coldstart_cli.errors import DataError, NotFoundError, near_matches_hint
-from coldstart_fs.chunk import Piece
-from coldstart_fs.entry import Entry, walk
-from coldstart_fs.sources import Progress
-from coldstart_fs.sources.layer import LayeredTree, Place
+from coldstart_fs.entry import Entry
+from coldstart_fs.sources import Keep, Progress
+from coldstart_fs.sources.layer import LayeredTree
 from coldstart_fs.sources.stream import Ahead, Blob, ByteStream, decompressed
 from coldstart_fs.sources.tar import TarReader
 
@@ -63,7 +62,6 @@ class OciLayout:
         self.configuration: dict[str, Any] = {}
         self._folder = folder
         self._tag = tag
-        self._layers: list[Blob] = []
 
     @classmethod
     @contextmanager
@@ -75,36 +73,19 @@ class OciLayout:
         else:
             yield cls(Path(folder), tag)
 
-    def read_tree(self, progress: Progress) -> Entry:
+    def read(self, keep: Keep, chunk_bytes: int, progress: Progress) -> Entry:
+        del chunk_bytes
         self._check_layout()
         manifest = self._manifest(self._document(self._folder / "index.json"), self._tag, 0)
         self.configuration = self._read_configuration(manifest)
-        self._layers = [self._layer(descriptor) for descriptor in _list(manifest, "layers", "manifest")]
+        layers = [self._layer(descriptor) for descriptor in _list(manifest, "layers", "manifest")]
         tree = LayeredTree()
-        for number, layer in enumerate(self._layers):
-            progress(f"reading layer {number + 1} of {len(self._layers)} ({layer.size_bytes / 1e6:.1f} MB)")
+        for number, layer in enumerate(layers, 1):
+            progress(f"reading layer {number} of {len(layers)} ({layer.size_bytes / 1e6:.1f} MB)")
             with _reading(layer) as reader:
-                tree.apply(number, reader, f"layer {layer.digest}")
+                tree.apply(reader, keep, f"layer {layer.digest}")
         self.notes += [f"left out: {count} {what}" for what, count in sorted(tree.left_out.items())]
         return tree.root
-
-    def contents(
-        self, root: Entry, chunk_bytes: int, progress: Progress
-    ) -> Iterator[tuple[Entry, Iterable[Piece]]]:
-        del chunk_bytes
-        wanted: dict[int, dict[int, Entry]] = {}
-        for entry in walk(root):
-            if isinstance(entry.place, Place):
-                wanted.setdefault(entry.place.layer, {})[entry.place.member] = entry
-        for number, layer in enumerate(self._layers):
-            members = wanted.get(number, {})
-            if not members:
-                continue
-            progress(f"storing the files of layer {number + 1} of {len(self._layers)}")
-            with _reading(layer) as reader:
-                for ordinal, member in enumerate(reader):
-                    if (winner := members.get(ordinal)) is not None:
-                        yield winner, reader.content(member)
 
     def _check_layout(self) -> None:
         if not self._folder.is_dir():

@@ -110,9 +110,7 @@ class TarReader:
                 break
         # an empty value takes a key back, but an xattr may well be empty
         merged = {
-            key: value
-            for key, value in (self._globals | extended).items()
-            if value or key.startswith(_XATTR)
+            key: value for key, value in (self._globals | extended).items() if value or key.startswith(_XATTR)
         }
         return self._member(header, merged, long_name, long_link)
 
