@@ -62,11 +62,15 @@ def _dispatch(arguments: Sequence[str]) -> int:
     import typer  # costs 70 ms: `--version` must not pay for it
     from typer._click.exceptions import ClickException
 
+    root = build_root()
     try:
-        # non-standalone: an Exit's code comes back as the result, everything else raises
-        result = build_root().main(args=list(arguments), prog_name="coldstart", standalone_mode=False)
+        # not main(): it turns a broken pipe into status 1, and we have our own meaning for every exception
+        with root.make_context("coldstart", list(arguments)) as context:
+            result = root.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
     except ClickException as error:
-        raise UsageError(_usage_message(error), hint=_usage_hint(error)) from error
+        raise UsageError(_usage_message(error), hint=_usage_hint(error, arguments)) from error
     except typer.Abort:
         return ExitCode.INTERRUPTED
     return int(result) if isinstance(result, int) else ExitCode.OK
@@ -77,11 +81,24 @@ def _usage_message(error: Exception) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _usage_hint(error: Exception) -> str | None:
+def _usage_hint(error: Exception, arguments: Sequence[str]) -> str:
     if hint := getattr(error, "hint", None):
         return str(hint)
     context = getattr(error, "ctx", None)
-    return f"see `{context.command_path} --help`" if context is not None else None
+    path = context.command_path if context is not None else _command_path(arguments)
+    return f"see `{path} --help`"
+
+
+def _command_path(arguments: Sequence[str]) -> str:
+    """The command that arguments begin with, for errors that do not know it."""
+    path, entries = ["coldstart"], TREE
+    for argument in arguments:
+        entry = next((entry for entry in entries if entry.name == argument), None)
+        if entry is None:
+            break
+        path.append(entry.name)
+        entries = entry.commands if isinstance(entry, GroupEntry) else ()
+    return " ".join(path)
 
 
 def build_root() -> TyperGroup:

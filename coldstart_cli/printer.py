@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,9 @@ _STYLES = {"error": "31", "warning": "33", "ok": "32", "hint": "36", "bold": "1"
 _JOURNAL_PRIORITY = {"error": "<3>", "warning": "<4>", "note": "<6>", "debug": "<7>", "hint": "<5>"}
 
 
+_OWN_COLOR = re.compile(r"(\x1b\[(?:0|1|2|3[1-6])m)")
+
+
 class Printer:
     """Renders answers and messages. Components never see it: only commands do."""
 
@@ -48,7 +52,7 @@ class Printer:
         self._color = color
         self._stdout = stdout or sys.stdout
         self._stderr = stderr or sys.stderr
-        self._journal = bool(os.environ.get("JOURNAL_STREAM")) and not self._stderr.isatty()
+        self._journal = _is_journal(self._stderr)
 
     # --- the answer, on stdout ---
 
@@ -71,7 +75,7 @@ class Printer:
         """Aligned columns, whole values even when piped; `right` names right-aligned columns."""
         if self.json_output:
             return
-        cells = [list(headings), *([_printable(cell) for cell in row] for row in rows)]
+        cells = [list(headings), *([_printable(cell, keep="") for cell in row] for row in rows)]
         widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
         for number, row in enumerate(cells):
             line = "  ".join(
@@ -124,7 +128,8 @@ class Printer:
 
     def _say(self, kind: str, text: str) -> None:
         prefix = _JOURNAL_PRIORITY[kind] if self._journal else ""
-        print(prefix + _printable(text), file=self._stderr, flush=True)
+        lines = _printable(text).split("\n") if self._journal else [_printable(text)]
+        print("\n".join(prefix + line for line in lines), file=self._stderr, flush=True)
 
     def _paint(self, text: str, style: str, stream: TextIO) -> str:
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self._colored(stream) else text
@@ -136,13 +141,27 @@ class Printer:
         return stream.isatty() and not plain
 
 
-def _printable(text: str) -> str:
-    """Names may hold any byte: surrogates and control characters are shown escaped."""
+def _is_journal(stream: TextIO) -> bool:
+    """Whether a stream is the one that JOURNAL_STREAM names: redirected ones inherit the variable too."""
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):  # a stream without a descriptor, under some test runners
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+
+
+def _printable(text: str, *, keep: str = "\n\t") -> str:
+    """Names may hold any byte: what could speak to the terminal is shown escaped, our colours excepted."""
     if text.isprintable():
         return text
+    pieces = _OWN_COLOR.split(text)
     return "".join(
-        char
-        if char.isprintable() or char in "\n\t\x1b"
-        else char.encode("utf-8", "surrogateescape").decode("latin-1").encode("unicode_escape").decode()
-        for char in text
+        piece if number % 2 else "".join(c if c.isprintable() or c in keep else _escaped(c) for c in piece)
+        for number, piece in enumerate(pieces)
     )
+
+
+def _escaped(char: str) -> str:
+    if "\udc80" <= char <= "\udcff":  # how Python carries a byte that is not UTF-8
+        return f"\\x{ord(char) - 0xDC00:02x}"
+    return char.encode("unicode_escape").decode()
