@@ -206,7 +206,8 @@ class FolderStore:
 
     @contextmanager
     def writing(self, *, wait_seconds: float = 0.0) -> Iterator[Path]:
-        make_directory(self.path)
+        # image contents may be secret to users of this host; whoever shares a store opens its folder
+        make_directory(self.path, mode=0o700)
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise PermissionNeededError(
                 f"cannot write to image store: {self.path}", hint="run as root, or choose another `--store`"
@@ -217,7 +218,10 @@ class FolderStore:
                 shutil.rmtree(stale, ignore_errors=True)
             if not (self.path / MARKER).exists():
                 atomic_write(self.path / MARKER, json.dumps(_MARKER_CONTENT).encode() + b"\n")
-            scratch = Path(tempfile.mkdtemp(dir=self.path, prefix=".writing-"))
+            try:
+                scratch = Path(tempfile.mkdtemp(dir=self.path, prefix=".writing-"))
+            except OSError as error:
+                raise IoFailure(f"cannot write to image store: {self.path}: {error.strerror}") from error
             try:
                 yield scratch
             finally:

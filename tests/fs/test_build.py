@@ -147,27 +147,27 @@ def test_a_stop_at_any_step_leaves_the_old_image_under_its_name(
 def test_a_killed_indexing_leaves_nothing_that_the_next_one_minds(
     root: Path, tmp_path: Path, store: Store
 ) -> None:
-    os.mkfifo(tmp_path / "gate")
     script = (
-        "import sys\n"
+        "import pathlib, signal, sys\n"
         "from coldstart_fs.build import index_image\n"
         "from coldstart_fs.store import open_store\n"
         "def stop(text):\n"
-        "    if text == 'publishing': open(sys.argv[3]).read()\n"
+        "    if text == 'publishing':\n"
+        "        pathlib.Path(sys.argv[3]).touch()\n"
+        "        signal.pause()\n"
         "store = open_store(sys.argv[2], create=True)\n"
         "index_image('dir:' + sys.argv[1], store=store, name='image', progress=stop)\n"
     )
-    child = subprocess.Popen([sys.executable, "-c", script, root, tmp_path / "store", tmp_path / "gate"])
+    here = tmp_path / "everything is read"
+    child = subprocess.Popen([sys.executable, "-c", script, root, tmp_path / "store", here])
     try:
-        wait_until(lambda: bool(list((tmp_path / "store").glob(".writing-*/0.pack"))), "the pack to be there")
-        # the child stands at the gate, everything read and nothing published
-        descriptor = os.open(tmp_path / "gate", os.O_WRONLY)
+        wait_until(here.exists, "the child to stand before publishing")
         child.send_signal(signal.SIGKILL)
         child.wait(20)
-        os.close(descriptor)
     finally:
         child.kill()
         child.wait(20)
+    assert list((tmp_path / "store").glob(".writing-*/0.pack"))
     assert store.list("refs/") == store.list("packs/") == []
     index(root, store)
     assert not list((tmp_path / "store").glob(".writing-*"))

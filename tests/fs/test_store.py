@@ -207,3 +207,7 @@ def test_a_reference_says_since_when(store: Store) -> None:
     document = json.loads(store.get("refs/app"))
     assert document["schema"] == "coldstart.ref"
     assert document["created"].endswith("Z")
+
+
+def test_a_new_store_is_closed_to_other_users(store: Store, tmp_path: Path) -> None:
+    assert (tmp_path / "store").stat().st_mode & 0o7777 == 0o700
