@@ -45,7 +45,14 @@ def make_directory(path: Path, *, mode: int = 0o755) -> Path:
 def atomic_writer(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
     """Yield a file that becomes `path` only when the block ends without an exception."""
     make_directory(path.parent)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    except PermissionError as error:
+        raise PermissionNeededError(
+            f"cannot write `{path}`: {error.strerror}", hint="run as root, or choose another folder"
+        ) from error
+    except OSError as error:
+        raise CannotCreateError(f"cannot write `{path}`: {error.strerror}") from error
     try:
         with os.fdopen(descriptor, "wb") as stream:
             yield stream
