@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -171,9 +173,9 @@ def environment_reference() -> list[tuple[str, str]]:
 def _files(config_file: Path | None) -> list[tuple[Path, bool]]:
     system = paths.system_config_folder()
     files: list[tuple[Path, bool]] = [(system / "config.toml", False)]
-    fragments = system / "conf.d"
-    if fragments.is_dir():
-        files += [(path, False) for path in sorted(fragments.glob("*.toml"))]
+    # a folder that may not be searched has no fragments, and its config.toml tells why
+    with suppress(PermissionError):
+        files += [(path, False) for path in sorted((system / "conf.d").glob("*.toml"))]
     if user := paths.user_config_file():
         files.append((user, False))
     explicit = config_file or (Path(given) if (given := os.environ.get("COLDSTART_CONFIG")) else None)
@@ -208,24 +210,31 @@ def _check(path: Path, key: str, value: object) -> Scalar:
     setting = _BY_KEY.get(key)
     if setting is None:
         raise ConfigError(f"unknown key in {path}: {key}", hint=near_matches_hint(key, _BY_KEY))
-    if setting.kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if setting.kind is float and type(value) is int:
         return float(value)
-    if not isinstance(value, setting.kind) or (setting.kind is int and isinstance(value, bool)):
+    # a bool is an int to isinstance; nan and inf would turn a deadline into none
+    if type(value) is not setting.kind or (isinstance(value, float) and not math.isfinite(value)):
         raise ConfigError(f"wrong type in {path}: {key} must be {_KIND_NAMES[setting.kind]}")
+    assert isinstance(value, str | int | float)
     return value
 
 
 def _parse(setting: Setting, text: str) -> Scalar:
-    if setting.kind is str:
-        return text
-    try:
-        if setting.kind is bool:
-            return {"1": True, "true": True, "0": False, "false": False}[text.lower()]
-        return setting.kind(text)
-    except (ValueError, KeyError) as error:
+    value: Scalar = None
+    with suppress(ValueError):
+        if setting.kind is str:
+            value = text
+        elif setting.kind is bool:
+            value = {"1": True, "true": True, "0": False, "false": False}.get(text.lower())
+        elif setting.kind is int:
+            value = int(text)
+        else:
+            value = number if math.isfinite(number := float(text)) else None
+    if value is None:
         raise ConfigError(
             f"wrong value in {setting.variable}: {text}", hint=f"it must be {_KIND_NAMES[setting.kind]}"
-        ) from error
+        )
+    return value
 
 
 _KIND_NAMES: dict[type, str] = {

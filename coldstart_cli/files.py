@@ -46,7 +46,9 @@ def atomic_writer(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
     """Yield a file that becomes `path` only when the block ends without an exception."""
     make_directory(path.parent)
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        # only the beginning of the name: a name may already be as long as the file system takes
+        prefix = f".{path.name[:32]}."
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=".tmp")
     except PermissionError as error:
         raise PermissionNeededError(
             f"cannot write `{path}`: {error.strerror}", hint="run as root, or choose another folder"
@@ -86,18 +88,31 @@ def remove_tree(path: Path) -> None:
             f"cannot remove `{path}`: something is mounted below it: {mounts[0]}",
             hint=f"umount {mounts[0]}",
         )
-    shutil.rmtree(path)
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise IoFailure(f"cannot remove `{path}`: {error.strerror or error}") from error
 
 
 def mounts_below(path: Path) -> list[str]:
     """Mount points at or below `path`, deepest first, without touching the file systems themselves."""
     prefix = os.path.abspath(path)
     found = []
-    for line in Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines():
-        point = unescape_mountinfo(line.split()[4])
+    for fields in mountinfo():
+        point = unescape_mountinfo(fields[4])
         if point == prefix or point.startswith(prefix.rstrip("/") + "/"):
             found.append(point)
     return sorted(found, key=len, reverse=True)
+
+
+def mountinfo() -> Iterator[list[str]]:
+    """The fields of each mount, still escaped; see `unescape_mountinfo`."""
+    # by b"\n" and " " alone: names may hold every other character that str.split takes for a separator
+    for line in Path("/proc/self/mountinfo").read_bytes().split(b"\n"):
+        if line:
+            yield line.decode("utf-8", "surrogateescape").split(" ")
 
 
 def unescape_mountinfo(field: str) -> str:
@@ -117,7 +132,14 @@ def exclusive_lock(path: Path, *, wait_seconds: float = 0.0, shared: bool = Fals
     deadline = time.monotonic() + wait_seconds
     operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
     # close-on-exec keeps a child from holding the lock after we are gone
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except PermissionError as error:
+        raise PermissionNeededError(
+            f"cannot create lock `{path}`: {error.strerror}", hint="run as root, or choose another run_dir"
+        ) from error
+    except OSError as error:
+        raise CannotCreateError(f"cannot create lock `{path}`: {error.strerror}") from error
     try:
         while True:
             try:
@@ -139,6 +161,10 @@ def exclusive_lock(path: Path, *, wait_seconds: float = 0.0, shared: bool = Fals
             command = " ".join(sys.argv)[:512]
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"pid {os.getpid()}: {command}\n".encode("utf-8", "replace"), 0)
-        yield
+        try:
+            yield
+        finally:
+            if not shared:  # the next one to wait, for a reader, must not be told about us
+                os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
