@@ -122,12 +122,8 @@ def run(
             start_new_session=True,
             pass_fds=tuple(pass_descriptors),
         )
-    except FileNotFoundError as error:
-        raise UnavailableError(
-            f"program is not installed: {command[0]}", hint=INSTALL_HINTS.get(name)
-        ) from error
-    except PermissionError as error:
-        raise UnavailableError(f"program cannot be executed: {command[0]}") from error
+    except OSError as error:
+        raise _not_started(command[0], error) from error
     pump = _Pump(child, stdin, output_limit_bytes)
     logs = tuple(watched_logs)
     try:
@@ -179,9 +175,17 @@ def start(
             start_new_session=True,
             pass_fds=tuple(pass_descriptors),
         )
-    except FileNotFoundError as error:
-        hint = INSTALL_HINTS.get(os.path.basename(command[0]))
-        raise UnavailableError(f"program is not installed: {command[0]}", hint=hint) from error
+    except OSError as error:
+        raise _not_started(command[0], error) from error
+
+
+def _not_started(program: str, error: OSError) -> UnavailableError:
+    if isinstance(error, FileNotFoundError) and error.filename in {None, program}:
+        hint = INSTALL_HINTS.get(os.path.basename(program))
+        return UnavailableError(f"program is not installed: {program}", hint=hint)
+    # a missing working directory comes as the file name of the same error
+    where = f" in {error.filename}" if error.filename not in {None, program} else ""
+    return UnavailableError(f"program cannot be executed{where}: {program}: {error.strerror}")
 
 
 def kill_group(

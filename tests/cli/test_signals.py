@@ -1,0 +1,82 @@
+"""Signals to a command: the first unwinds, the second leaves, USR1 shows where it is."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+# `main` with a command that holds something and waits; a slow clean-up shows what a second signal does
+_SCRIPT = """
+import sys, time
+import coldstart_cli.app as app
+def dispatch(arguments):
+    try:
+        print("waiting", flush=True)
+        while True:
+            time.sleep(0.05)
+    finally:
+        print("cleaning", flush=True)
+        time.sleep(float(sys.argv[1]))
+        print("clean", flush=True)
+app._dispatch = dispatch
+app.main([])
+"""
+
+
+@contextmanager
+def _command(clean_up_seconds: float) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", _SCRIPT, str(clean_up_seconds)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as command:
+        assert command.stdout is not None
+        assert command.stdout.readline() == "waiting\n"
+        try:
+            yield command
+        finally:
+            command.kill()
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "said"),
+    [(signal.SIGTERM, 143, ""), (signal.SIGINT, 130, "interrupted\n")],
+)
+def test_the_first_signal_unwinds(number: signal.Signals, status: int, said: str) -> None:
+    with _command(0) as command:
+        command.send_signal(number)
+        stdout, stderr = command.communicate(timeout=20)
+    assert stdout == "cleaning\nclean\n"
+    assert command.returncode == status
+    assert stderr == said
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_the_second_signal_leaves_at_once(number: signal.Signals, status: int) -> None:
+    with _command(300) as command:
+        assert command.stdout is not None
+        command.send_signal(number)
+        assert command.stdout.readline() == "cleaning\n"
+        command.send_signal(number)
+        stdout, _ = command.communicate(timeout=20)
+    assert stdout == ""
+    assert command.returncode == status
+
+
+def test_usr1_shows_the_stacks_and_goes_on() -> None:
+    with _command(0) as command:
+        assert command.stderr is not None
+        command.send_signal(signal.SIGUSR1)
+        lines = iter(command.stderr.readline, "")
+        assert "most recent call first" in next(lines)
+        assert any("in dispatch" in line for line in lines)
+        assert command.poll() is None
+        command.send_signal(signal.SIGTERM)
+        command.communicate(timeout=20)
+    assert command.returncode == 143
