@@ -20,6 +20,7 @@ check: setup ## lint, format, types, generated files
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
+	MYPYPATH=examples/ocr .venv/bin/mypy examples/ocr/*.py
 	$(PYTHON) tools/generate.py --check
 
 test: check ## the whole suite, without the slow proofs

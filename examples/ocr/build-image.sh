@@ -112,7 +112,7 @@ main() {
 	fi
 	rm -rf --one-file-system "$work"  # of a build that was killed
 	mkdir "$work"
-	COLDSTART_BUILD_INSIDE=yes unshare --mount --pid --fork --kill-child --mount-proc \
+	COLDSTART_BUILD_INSIDE=yes setpriv --pdeathsig KILL unshare --mount --pid --fork --kill-child --mount-proc \
 		--propagation private bash "$0" "$output"
 	rm -rf --one-file-system "$work"
 	say "$output: $(du -sm "$output" | cut -f 1) MB"
