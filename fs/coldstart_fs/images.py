@@ -1,14 +1,17 @@
-"""The inventory of a store: one summary a name."""
+"""Images of a store: their inventory, and one opened for reading."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from coldstart_cli.errors import DataError, NotFoundError
+from coldstart_cli.files import atomic_write
 from coldstart_fs.index import Index
-from coldstart_fs.names import index_key
+from coldstart_fs.locator import Locator
+from coldstart_fs.names import index_key, locator_key
 from coldstart_fs.store import Store, list_names, read_ref
 
 
@@ -56,3 +59,26 @@ def _summary(store: Store, name: str) -> ImageSummary:
 def _read(index: Index, name: str, digest: bytes, created: str) -> ImageSummary:
     with index:
         return ImageSummary(name, digest, created, index.inode_count, index.content_bytes, index.size_bytes)
+
+
+def open_image(store: Store, digest: bytes, cache: Path) -> tuple[Index, Locator]:
+    """Index and locator of an image; those of a store that is not on this host are kept in the cache."""
+    index_path, locator_path = (
+        _local_copy(store, key, cache) for key in (index_key(digest), locator_key(digest))
+    )
+    return Index.open(index_path, expected_digest=digest), Locator.open(locator_path)
+
+
+def image_configuration(store: Store, digest: bytes, cache: Path) -> dict[str, Any]:
+    """The runtime configuration that an image carries."""
+    with Index.open(_local_copy(store, index_key(digest), cache), expected_digest=digest) as index:
+        return index.configuration
+
+
+def _local_copy(store: Store, key: str, cache: Path) -> Path:
+    if (path := store.local_path(key)) is not None:
+        return path
+    copy = cache / "images-v1" / key.rpartition("/")[2]
+    if not copy.exists():
+        atomic_write(copy, store.get(key))
+    return copy

@@ -1,0 +1,87 @@
+"""Mount records: what is mounted where by which process, so that anybody can end it, also after a crash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from coldstart_cli.files import atomic_write
+
+_SCHEMA = "coldstart.mount"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class MountRecord:
+    """One mount; `settings` are as the kernel kept them.
+
+    `fuse_mountpoint` is `mountpoint` unless an overlay lies on top.
+    """
+
+    mountpoint: Path
+    image: str
+    name: str
+    store: str
+    cache: Path
+    fuse_mountpoint: Path
+    overlay: Path | None = None
+    server_pid: int = 0
+    server_start_ticks: int = 0
+    settings: Mapping[str, int | None] = field(default_factory=dict)
+
+    def server_lives(self) -> bool:
+        """Whether the server is still that very process."""
+        return self.server_pid > 0 and start_ticks(self.server_pid) == self.server_start_ticks
+
+
+def start_ticks(pid: int) -> int:
+    """When a process started, in clock ticks since boot; 0 when it is gone or a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    state, *rest = text.rpartition(")")[2].split()
+    return 0 if state in {"Z", "X"} else int(rest[18])
+
+
+def record_folder(run_folder: Path, mountpoint: Path) -> Path:
+    """Where the record, the log and the lower mount of a mount point are kept."""
+    name = hashlib.sha256(os.fsencode(os.path.abspath(mountpoint))).hexdigest()[:16]
+    return run_folder / "mounts" / name
+
+
+def write_record(folder: Path, record: MountRecord) -> None:
+    content: dict[str, Any] = {"schema": _SCHEMA, "version": _VERSION, **asdict(record)}
+    for key in ("mountpoint", "cache", "fuse_mountpoint", "overlay"):
+        content[key] = None if content[key] is None else str(content[key])
+    # names may hold any byte: surrogates survive as escapes
+    atomic_write(folder / "record.json", json.dumps(content, indent=2).encode("ascii") + b"\n", mode=0o600)
+
+
+def read_record(folder: Path) -> MountRecord | None:
+    """The record in a folder; None when there is none or it cannot be read."""
+    try:
+        content = json.loads((folder / "record.json").read_bytes())
+        known = {item.name for item in fields(MountRecord)}
+        values = {key: value for key, value in content.items() if key in known}
+        for key in ("mountpoint", "cache", "fuse_mountpoint", "overlay"):
+            values[key] = None if values.get(key) is None else Path(values[key])
+        return MountRecord(**values)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+
+
+def all_records(run_folder: Path) -> list[tuple[Path, MountRecord]]:
+    """Every readable record with its folder, in order of the mount points."""
+    folder = run_folder / "mounts"
+    try:
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+    found = [(folder / name, record) for name in names if (record := read_record(folder / name)) is not None]
+    return sorted(found, key=lambda item: str(item[1].mountpoint))
