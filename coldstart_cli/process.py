@@ -27,7 +27,7 @@ _KILL_WAIT_SECONDS = 10.0
 _EXTRA_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 INSTALL_HINTS: dict[str, str] = {
-    "criu": "run `make setup`, or install criu >= 4.1 and name it with `programs.criu` in the configuration",
+    "criu": "run `make setup`, or install criu 4.2 or newer and name it in `programs.criu`",
     "runc": "apt-get install --no-install-recommends runc",
     "skopeo": "apt-get install --no-install-recommends skopeo",
     "fusermount3": "apt-get install --no-install-recommends fuse3",

@@ -61,6 +61,8 @@ def fuse(configured: DoctorInput, budget: Budget) -> Finding:
     if problem is None:
         return Finding("fuse", Status.OK, "/dev/fuse can be opened")
     remedy = "modprobe fuse; for a container: --device /dev/fuse"
+    if os.geteuid() != 0 and os.path.exists("/dev/fuse"):
+        remedy = "run as root, or let users open it: chmod 0666 /dev/fuse"
     return Finding("fuse", Status.FAULT, problem, "image mount, launch", remedy)
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli.errors import BusyError, ColdstartError, Terminated, UnavailableError, UsageError
+from coldstart_cli.process import find_program, run
 from coldstart_snapshot.cuda import CudaClient, CudaStuckError, cuda_client, gpu_device_files
 from coldstart_snapshot.cuda_program import CheckpointProgram, CudaError, CudaState, CudaTimeoutError
+from conftest import wait_until
 from stand_ins.cuda import CudaStandIn, state_of
 
 OLD = "GPU-11111111-2222-3333-4444-555555555555"
@@ -197,6 +199,28 @@ def test_an_interrupted_suspend_is_rolled_back_too(
     with pytest.raises(signal_error):
         CudaClient(Interrupted(cuda.program)).suspend(pids, timeout_seconds=20)
     assert _states(*pids) == ["running", "running"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="criu needs root")
+def test_gpu_state_goes_through_criu_with_the_process(
+    cuda: CudaStandIn, client: CudaClient, tmp_path: Path
+) -> None:
+    pid = cuda.spawn()
+    client.suspend([pid], timeout_seconds=20)
+    images = tmp_path / "images"
+    images.mkdir()
+    criu = [find_program("criu"), "--no-default-config", "-D", str(images), "-v2"]
+    run([*criu, "dump", "-t", str(pid), "-o", "dump.log"], deadline_seconds=60)
+    cuda.reap(pid)
+    assert state_of(pid) is None
+    run([*criu, "restore", "-d", "-o", "restore.log"], deadline_seconds=60)
+    try:
+        assert state_of(pid) == "checkpointed"
+        client.resume([pid])
+        assert state_of(pid) == "running"
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: state_of(pid) is None, "the restored process to be gone")
 
 
 # --- stuck processes ---

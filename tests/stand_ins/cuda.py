@@ -51,7 +51,14 @@ class CudaStandIn:
         """Start a process, with CUDA state or without; `close` ends it."""
         name, _, value = RUNNING.partition("=")
         environment = dict(os.environ) | ({name: value} if cuda else {})
-        child = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+        child = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         self._children.append(child)
         # until exec has happened /proc shows our own environment
         while cuda and state_of(child.pid) is None:
@@ -63,6 +70,12 @@ class CudaStandIn:
         path = self.folder / "calls"
         lines = path.read_text().splitlines() if path.exists() else []
         return [line.rsplit(" ", 1)[0] for line in lines]
+
+    def reap(self, pid: int) -> None:
+        """Take leave of a process that something else has ended, so that its number is free again."""
+        (child,) = [child for child in self._children if child.pid == pid]
+        child.wait(timeout=30)
+        self._children.remove(child)
 
     def close(self) -> None:
         for child in self._children:
