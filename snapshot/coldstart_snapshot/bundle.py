@@ -18,7 +18,19 @@ _CGROUP_PARENT = "/coldstart"
 # what docker and podman give by default, less the ones a server never needs (raw sockets, device nodes)
 _CAPABILITIES = tuple(
     f"CAP_{name}"
-    for name in ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"]
+    for name in [
+        "CHOWN",
+        "DAC_OVERRIDE",
+        "FOWNER",
+        "FSETID",
+        "KILL",
+        "NET_BIND_SERVICE",
+        "SETFCAP",
+        "SETGID",
+        "SETPCAP",
+        "SETUID",
+        "SYS_CHROOT",
+    ]
 )
 _MASKED_PATHS = (
     "/proc/acpi",

@@ -256,3 +256,15 @@ def release_network(log: Path) -> None:
                     process.run(
                         [nft, "delete", "table", "inet", name], deadline_seconds=_QUERY_SECONDS, check=False
                     )
+
+
+def keep_log(log: Path, run_folder: Path, name: str) -> Path | None:
+    """Keep the end of a failed criu run's log where people can read it."""
+    if not log.exists():
+        return None
+    kept = run_folder / "logs" / f"{name}-{log.name}"
+    kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with log.open("rb") as source:
+        source.seek(max(0, log.stat().st_size - _MIB))
+        kept.write_bytes(source.read(_MIB))
+    return kept

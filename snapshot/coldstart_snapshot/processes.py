@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from coldstart_cli.errors import NotFoundError, UnavailableError
+from coldstart_cli.errors import BusyError, NotFoundError, UnavailableError
 
 _TCP_LISTEN = "0A"
 _COMMAND_LIMIT_BYTES = 4096
@@ -238,3 +240,50 @@ def _facts(pid: int) -> ProcessFacts:
 
 def _kilobytes(text: str | None) -> int:
     return int(text.split()[0]) * 1024 if text else 0
+
+
+def end_tree(pid: int, *, grace_seconds: float = 10.0) -> None:
+    """End a process and all its descendants: TERM to the first, then KILL to what is left."""
+    members = {member.pid: start_ticks(member.pid) for member in _tree_or_nothing(pid)}
+    if pid in members:
+        _signal(pid, members[pid], signal.SIGTERM)
+        _wait_gone({pid: members[pid]}, grace_seconds)
+    # a member may have been born meanwhile
+    for member in _tree_or_nothing(pid):
+        members.setdefault(member.pid, start_ticks(member.pid))
+    for number, ticks in members.items():
+        _signal(number, ticks, signal.SIGKILL)
+    if left := _wait_gone(members, grace_seconds):
+        numbers = " ".join(map(str, left))
+        raise BusyError(f"processes do not end: {numbers}", hint=f"kill -9 {numbers}")
+
+
+def _tree_or_nothing(pid: int) -> tuple[ProcessFacts, ...]:
+    try:
+        return process_tree(pid)
+    except NotFoundError:
+        return ()
+
+
+def _signal(pid: int, ticks: int, number: signal.Signals) -> None:
+    """Signal the process that had this pid then, not one that got it since."""
+    with suppress(OSError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            if start_ticks(pid) == ticks:
+                signal.pidfd_send_signal(descriptor, number)
+        finally:
+            os.close(descriptor)
+
+
+def _wait_gone(members: Mapping[int, int], seconds: float) -> list[int]:
+    deadline = time.monotonic() + seconds
+    while True:
+        left = []
+        for pid, ticks in members.items():
+            with suppress(OSError):
+                if is_alive(pid) and start_ticks(pid) == ticks:
+                    left.append(pid)
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.01)

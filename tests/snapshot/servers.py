@@ -1,0 +1,227 @@
+"""Small real servers for captures, in containers over an overlay and as plain processes."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from coldstart_cli.config import Config, load
+from coldstart_cli.errors import ColdstartError
+from coldstart_snapshot.container import ContainerSpec, RunningContainer, kill_and_delete, run_container
+from coldstart_snapshot.criu import find_criu
+from coldstart_snapshot.processes import end_tree
+from coldstart_snapshot.ready import wait_ready
+
+PYTHON = "/usr/bin/python3"
+
+# counts its requests in memory and in a file; keeps what is hard to capture open
+SERVER = r"""
+import fcntl, http.server, os, socket, sys, threading, time
+port, folder = int(sys.argv[1]), sys.argv[2]
+extras = sys.argv[3].split(',') if len(sys.argv) > 3 else []
+state = {'count': 0}
+keep = []
+if 'deleted' in extras:
+    f = open(folder + '/deleted', 'w+b'); f.write(os.urandom(3 << 20)); f.flush(); os.unlink(folder + '/deleted'); keep.append(f)
+if 'lock' in extras:
+    f = open(folder + '/lock', 'w'); fcntl.flock(f, fcntl.LOCK_EX); keep.append(f)
+if 'pair' in extras:
+    listener = socket.create_server(('127.0.0.1', 0)); one = socket.create_connection(listener.getsockname()); other, _ = listener.accept()
+    keep += [listener, one, other]
+if 'threads' in extras:
+    def idle():
+        while True: time.sleep(0.05)
+    for _ in range(5): threading.Thread(target=idle, daemon=True).start()
+if 'child' in extras:
+    if os.fork() == 0:
+        while True: time.sleep(0.1)
+if 'semaphore' in extras:
+    import multiprocessing; keep.append(multiprocessing.get_context('spawn').Semaphore(3))
+if 'unready' in extras:
+    time.sleep(3600)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        answer = 'ok'
+        if self.path == '/count':
+            state['count'] += 1
+            with open(folder + '/count', 'w') as f: f.write(str(state['count']))
+            print('request', state['count'], flush=True)
+            answer = str(state['count'])
+        if self.path == '/pair':
+            one.sendall(b'through the pair'); answer = other.recv(100).decode()
+        if self.path == '/deleted':
+            keep[0].seek(0); answer = str(len(keep[0].read()))
+        if self.path == '/file':
+            with open(folder + '/count') as f: answer = f.read()
+        self.send_response(200); self.end_headers(); self.wfile.write(answer.encode())
+    def log_message(self, *arguments): pass
+http.server.ThreadingHTTPServer(('127.0.0.1', port), Handler).serve_forever()
+"""
+
+
+def require_engine() -> None:
+    """Skip, with the reason, where containers cannot be captured."""
+    if os.geteuid() != 0:
+        pytest.skip("capturing needs root")
+    for program in ("runc", "criu"):
+        if shutil.which(program, path=os.environ["PATH"] + ":/usr/local/sbin:/usr/sbin:/sbin") is None:
+            pytest.skip(f"program is not installed: {program}")
+    try:
+        find_criu()
+    except ColdstartError as error:
+        pytest.skip(f"{error.message}: {error.hint}")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def ask(port: int, path: str = "/count") -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()
+
+
+def unique_id(tmp_path: Path, name: str) -> str:
+    return f"cs-{os.getpid()}-{tmp_path.name[:40]}-{name}".replace("[", "-").replace("]", "")
+
+
+@dataclass
+class Overlay:
+    """A writable layer over the host's own root, mounted at `root`."""
+
+    folder: Path
+    lower: str = "/"
+
+    @property
+    def root(self) -> Path:
+        return self.folder / "root"
+
+    @property
+    def upper(self) -> Path:
+        return self.folder / "upper"
+
+    def mount(self) -> Overlay:
+        for part in (self.root, self.upper, self.folder / "work"):
+            part.mkdir(parents=True, exist_ok=True)
+        options = f"lowerdir={self.lower},upperdir={self.upper},workdir={self.folder / 'work'}"
+        subprocess.run(
+            ["mount", "-t", "overlay", "overlay", "-o", options, str(self.root)], check=True, timeout=20
+        )
+        return self
+
+    def destroy(self) -> None:
+        if os.path.ismount(self.root):
+            subprocess.run(["umount", str(self.root)], check=True, timeout=20)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@dataclass
+class Lab:
+    """One test's containers, overlays and processes, all ended at its end."""
+
+    tmp_path: Path
+    config: Config = field(default_factory=load)
+    containers: list[str] = field(default_factory=list)
+    overlays: list[Overlay] = field(default_factory=list)
+    pids: list[int] = field(default_factory=list)
+
+    @property
+    def runc_root(self) -> Path:
+        return self.config.run_folder / "runc"
+
+    def overlay(self, name: str) -> Overlay:
+        overlay = Overlay(self.tmp_path / name)
+        self.overlays.append(overlay)
+        return overlay
+
+    def id(self, name: str) -> str:
+        container_id = unique_id(self.tmp_path, name)
+        self.containers.append(container_id)
+        return container_id
+
+    def start(
+        self, name: str, port: int, *extras: str, **changes: object
+    ) -> tuple[RunningContainer, Overlay, Path]:
+        """A server in a container over an overlay, ready."""
+        overlay = self.overlay(name).mount()
+        (overlay.root / "srv").mkdir(exist_ok=True)
+        log = self.tmp_path / f"{name}.log"
+        spec = ContainerSpec(
+            id=self.id(name),
+            root=overlay.root,
+            arguments=(PYTHON, "-c", SERVER, str(port), "/srv", ",".join(extras)),
+            environment={"PATH": "/usr/bin:/bin"},
+            log=log,
+            **changes,  # type: ignore[arg-type]
+        )
+        container = run_container(spec, self.config)
+        if "unready" not in extras:
+            wait_ready(url(port), 30, pid=container.pid)
+        return container, overlay, log
+
+    def start_process(self, port: int, *extras: str) -> tuple[int, Path, Path]:
+        """The same server as a plain process in a session of its own."""
+        folder = self.tmp_path / f"process-{port}"
+        folder.mkdir()
+        log = folder / "log"
+        # a shell in between, so that nobody of ours has to reap the server
+        pid_file = folder / "pid"
+        command = f'setsid {PYTHON} -c "$0" {port} {folder} {",".join(extras) or "none"} </dev/null >{log} 2>&1 & echo $! >{pid_file}'
+        subprocess.run(["sh", "-c", command, SERVER], check=True, timeout=20, close_fds=True)
+        deadline = time.monotonic() + 20
+        while True:
+            pid = int(pid_file.read_text())
+            if os.path.exists(f"/proc/{pid}") and os.getsid(pid) == pid:
+                break
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        self.pids.append(pid)
+        wait_ready(url(port), 30, pid=pid)
+        return pid, log, folder
+
+    def erase(self, container: RunningContainer, overlay: Overlay, log: Path) -> None:
+        """Nothing of the source is left: container, bundle, mounts, writable layer, log, runc's state."""
+        kill_and_delete(container.id, runc_root=self.runc_root)
+        overlay.destroy()
+        log.unlink()
+        shutil.rmtree(self.runc_root)
+
+    def close(self) -> None:
+        for container_id in self.containers:
+            kill_and_delete(container_id, runc_root=self.runc_root)
+        for pid in self.pids:
+            end_tree(pid, grace_seconds=2)
+        for overlay in self.overlays:
+            overlay.destroy()
+
+
+def url(port: int) -> str:
+    return f"http://127.0.0.1:{port}/health"
+
+
+@contextmanager
+def laboratory(tmp_path: Path) -> Iterator[Lab]:
+    require_engine()
+    lab = Lab(tmp_path)
+    try:
+        yield lab
+    finally:
+        lab.close()
+
+
+__all__ = ["Lab", "Overlay", "ask", "free_port", "laboratory", "require_engine", "url"]
