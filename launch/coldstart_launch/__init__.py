@@ -1,0 +1,1 @@
+"""The whole chain for one replica: health, mount, restore or cold start, ready."""

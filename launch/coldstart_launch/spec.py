@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from coldstart_cli.errors import DataError, NotFoundError, near_matches_hint
 
@@ -16,7 +16,8 @@ VERSION = 1
 DEFAULT_READY_TIMEOUT_SECONDS = 300.0
 # a replica's name becomes a folder, a container id and a cgroup
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-_NETWORKS = ("host", "none")
+Network = Literal["host", "none"]
+_NETWORKS: dict[str, Network] = {"host": "host", "none": "none"}
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Readiness:
 
 @dataclass(frozen=True)
 class ReplicaSpec:
-    """What to run. `command`, `environment`, `working_directory` and `user` override the image's configuration."""
+    """What to run; `command`, `environment`, `working_directory` and `user` override the image's."""
 
     name: str
     image: str
@@ -46,7 +47,7 @@ class ReplicaSpec:
     environment: Mapping[str, str]
     working_directory: str | None
     user: str | None
-    network: str
+    network: Network
     mounts: tuple[HostMount, ...]
     ready: Readiness
     snapshot: str
@@ -80,7 +81,7 @@ class _Reader:
             raise DataError(f"{self._path}: version must be a whole number: {version!r}")
         if version > VERSION:
             raise DataError(
-                f"{self._path}: specification version {version} is newer than this coldstart reads: {VERSION}",
+                f"{self._path}: version {version} is newer than this coldstart reads: {VERSION}",
                 hint="install a newer coldstart",
             )
         name = self._name(self._text(document, "name"), "name")
@@ -96,7 +97,7 @@ class _Reader:
             environment=self._environment(document),
             working_directory=self._optional_text(document, "working_directory"),
             user=self._optional_text(document, "user"),
-            network=network,
+            network=_NETWORKS[network],
             mounts=self._mounts(document),
             ready=self._readiness(ready),
             snapshot=self._name(self._optional_text(snapshot, "name", "snapshot.") or name, "snapshot.name"),

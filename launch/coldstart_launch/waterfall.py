@@ -24,6 +24,14 @@ class Stage:
     def end_seconds(self) -> float:
         return self.start_seconds + self.duration_seconds
 
+    def document(self) -> Mapping[str, Any]:
+        """The stage as JSON values."""
+        return {
+            "name": self.name,
+            "start_seconds": round(self.start_seconds, 4),
+            "duration_seconds": round(self.duration_seconds, 4),
+        }
+
 
 class Waterfall:
     """Collects stages; stages may overlap and may come from several threads."""
@@ -56,17 +64,6 @@ class Waterfall:
     @property
     def total_seconds(self) -> float:
         return max((stage.end_seconds for stage in self.stages), default=0.0)
-
-    def document(self) -> list[Mapping[str, Any]]:
-        """The stages as JSON values."""
-        return [
-            {
-                "name": stage.name,
-                "start_seconds": round(stage.start_seconds, 4),
-                "duration_seconds": round(stage.duration_seconds, 4),
-            }
-            for stage in self.stages
-        ]
 
 
 def draw(stages: tuple[Stage, ...], *, scale_seconds: float | None = None) -> list[str]:

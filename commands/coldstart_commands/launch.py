@@ -1,0 +1,135 @@
+"""coldstart launch: the whole chain for one replica."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coldstart_cli.errors import ColdstartError, UsageError
+from coldstart_cli.notify import notify
+from coldstart_commands.shell import DryRunOption, Shell, coldstart_command
+
+if TYPE_CHECKING:
+    from coldstart_launch.chain import Launched, Running
+
+SpecArgument = Annotated[Path, typer.Argument(metavar="SPEC", help="Replica specification, a TOML file.")]
+DetachOption = Annotated[
+    bool,
+    typer.Option("--detach", help="Return once the replica is ready; a supervisor stays in the background."),
+]
+ColdOption = Annotated[bool, typer.Option("--cold", help="Start cold even where a snapshot fits.")]
+NoFallbackOption = Annotated[
+    bool,
+    typer.Option("--no-fallback", help="Fail rather than start cold when the snapshot cannot be restored."),
+]
+SnapshotOption = Annotated[
+    bool,
+    typer.Option(
+        "--snapshot-when-ready", help="After a cold start, capture the ready replica and go on serving."
+    ),
+]
+StopOption = Annotated[bool, typer.Option("--stop", help="Take the replica of this specification down.")]
+
+
+@coldstart_command("store", "cache_dir", "health.expect_gpus", "lock_wait_seconds")
+def command(
+    shell: Shell,
+    spec: SpecArgument,
+    detach: DetachOption = False,
+    cold: ColdOption = False,
+    no_fallback: NoFallbackOption = False,
+    snapshot_when_ready: SnapshotOption = False,
+    stop: StopOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Bring one replica to ready: health, mount, restore or cold start.
+
+    Stays in the foreground until the replica ends or SIGTERM takes it down in order. Prints the
+    waterfall of stages when it is ready.
+    """
+    started = time.monotonic() - process_age_seconds()
+    from coldstart_launch.chain import Conversation, LaunchOptions, launched, rehearse
+    from coldstart_launch.roots import ImageRoot
+    from coldstart_launch.spec import load_spec
+    from coldstart_launch.supervise import stop_replica
+    from coldstart_launch.waterfall import Waterfall
+
+    replica_spec = load_spec(spec)
+    if stop:
+        stop_replica(replica_spec.name, shell.config)
+        shell.printer.note(f"stopped: {replica_spec.name}")
+        shell.printer.document("launch.stop", 1, {"name": replica_spec.name})
+        return
+    if cold and no_fallback:
+        raise UsageError("options exclude each other: --cold and --no-fallback")
+    options = LaunchOptions(cold=cold, fallback=not no_fallback, snapshot_when_ready=snapshot_when_ready)
+    root = ImageRoot(replica_spec.image, shell.config.store)
+    if "@blake3:" not in replica_spec.image:
+        shell.printer.warning(
+            f"image is not pinned: {replica_spec.image}: whatever has that name is launched"
+        )
+    conversation = Conversation(shell.printer.status, shell.printer.warning)
+    if dry_run:
+        rehearsal = rehearse(replica_spec, root, options, shell.config, conversation)
+        how = f"restore {rehearsal.variant}" if rehearsal.variant else "start cold"
+        shell.printer.answer(f"would {how}: {rehearsal.name} from {rehearsal.image}")
+        shell.printer.document("launch.rehearsal", 1, asdict(rehearsal))
+        return
+    with launched(
+        replica_spec, root, options, shell.config, conversation, waterfall=Waterfall(started)
+    ) as running:
+        render(shell, running.outcome)
+        keep(running, detach=detach)
+
+
+def keep(running: Running, *, detach: bool) -> None:
+    """Stay with a ready replica until it ends, here or, detached, in a supervisor of its own."""
+    from coldstart_launch.supervise import move_to_background, wait_for_end
+
+    sys.stdout.flush()
+    if detach and not move_to_background(running.replica, running.replica.scratch / "supervisor.log"):
+        os._exit(0)  # the supervisor holds the replica now: nothing may be taken down here
+    notify("READY=1", f"MAINPID={os.getpid()}")
+    try:
+        wait_for_end(running.outcome.pid)
+    finally:
+        notify("STOPPING=1")
+    raise ColdstartError(f"replica ended: {running.outcome.name}", hint=_last_words(running.outcome.log))
+
+
+def render(shell: Shell, outcome: Launched) -> None:
+    """The waterfall, for people and as JSON."""
+    from coldstart_launch.waterfall import draw
+
+    how = f"restored from {outcome.variant}" if outcome.variant else "started cold"
+    shell.printer.answer(
+        f"{outcome.name}: ready after {outcome.total_seconds:.2f} s, {how}, pid {outcome.pid}"
+    )
+    for line in draw(outcome.stages):
+        shell.printer.answer(f"  {line}")
+    if outcome.snapshot:
+        shell.printer.answer(f"snapshot: {outcome.snapshot}")
+    shell.printer.document("launch", 1, outcome.document())
+
+
+def process_age_seconds() -> float:
+    """How long this process has run: the interpreter's own start belongs to the waterfall."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return max(0.0, uptime - ticks / os.sysconf("SC_CLK_TCK"))
+
+
+def _last_words(log: Path) -> str | None:
+    from coldstart_cli.process import last_lines
+
+    try:
+        words = last_lines(log.read_bytes()[-16384:])
+    except OSError:
+        return None
+    return f"its last words: {words}" if words else None

@@ -1,0 +1,157 @@
+"""One replica on this host: its folders, its record, and how it is taken down, also after a crash."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from coldstart_cli.config import Config
+from coldstart_cli.errors import BusyError, ColdstartError
+from coldstart_cli.files import atomic_write, exclusive_lock, make_directory, remove_tree
+
+_RECORD_SCHEMA = "coldstart.replica"
+
+
+@dataclass(frozen=True)
+class ReplicaRecord:
+    """What a launch has made so far; written before each step, so that a crash leaves nothing unknown."""
+
+    name: str
+    state: str
+    supervisor_pid: int = 0
+    supervisor_start_ticks: int = 0
+    container: bool = False
+    mounted: bool = False
+    method: str | None = None
+    image: str | None = None
+    pid: int | None = None
+
+    def supervisor_lives(self) -> bool:
+        """Whether the process that supervises this replica is still that process."""
+        return self.supervisor_pid > 0 and start_ticks(self.supervisor_pid) == self.supervisor_start_ticks
+
+
+class Replica:
+    """The folders of one replica name, and the steps that end it. Only one process may hold a name."""
+
+    def __init__(self, name: str, config: Config) -> None:
+        self.name = name
+        self.config = config
+        self.folder = config.run_folder / "replicas" / name
+        self.root = self.folder / "root"
+        self.runc_root = config.run_folder / "runc"
+        # the writable layer and the log may be large: /run is memory
+        self.scratch = config.state_folder / "replicas" / name
+        self.overlay = self.scratch / "overlay"
+        self.log = self.scratch / "replica.log"
+        self._lock = config.run_folder / "replicas" / f"{name}.lock"
+        self._record_path = self.folder / "record.json"
+
+    @contextmanager
+    def claim(self, note: Callable[[str], None]) -> Iterator[None]:
+        """Hold the name; take down what a crashed launch of it left; take everything down at the end."""
+        try:
+            with exclusive_lock(self._lock, wait_seconds=self.config.number("lock_wait_seconds")):
+                if self._record_path.exists() or self.scratch.exists():
+                    note(f"taking down what an earlier launch of `{self.name}` left")
+                    self.take_down()
+                make_directory(self.folder, mode=0o700)
+                make_directory(self.scratch, mode=0o700)
+                try:
+                    yield
+                finally:
+                    self.take_down()
+        except BusyError as error:
+            if error.message.startswith("locked by"):
+                raise BusyError(
+                    f"replica is already launched: {self.name} ({error.message})",
+                    hint="`coldstart launch SPEC --stop` ends it",
+                ) from error
+            raise
+
+    def write(self, record: ReplicaRecord) -> None:
+        """Put on record what is about to be made, with this process as its supervisor."""
+        pid = os.getpid()
+        owned = replace(record, supervisor_pid=pid, supervisor_start_ticks=start_ticks(pid))
+        content = {"schema": _RECORD_SCHEMA, "version": 1, **asdict(owned)}
+        atomic_write(self._record_path, json.dumps(content, indent=2).encode() + b"\n", mode=0o600)
+
+    def read(self) -> ReplicaRecord | None:
+        """The record, None when there is none; a damaged one counts as 'everything may exist'."""
+        try:
+            content: dict[str, Any] = json.loads(self._record_path.read_bytes())
+            content.pop("schema")
+            content.pop("version")
+            return ReplicaRecord(**content)
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            return ReplicaRecord(self.name, "unknown", container=True, mounted=True)
+
+    def record_supervisor(self) -> None:
+        """Make this process the supervisor on record."""
+        record = self.read()
+        assert record is not None
+        self.write(record)
+
+    def take_down(self) -> None:
+        """Container, mounts, folders; every step is tried, the first failure is raised at the end."""
+        failures: list[ColdstartError] = []
+        for step in (self.end_container, self.unmount, self._remove_folders):
+            try:
+                step()
+            except ColdstartError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def end_container(self) -> None:
+        from coldstart_snapshot.container import kill_and_delete
+
+        kill_and_delete(self.name, runc_root=self.runc_root, runc=self.config.text("programs.runc"))
+
+    def unmount(self) -> None:
+        """End whatever is mounted at the root: an image with its server, or a bare overlay."""
+        from coldstart_fs.kernel_mounts import filesystem_at, unmount_now
+        from coldstart_fs.mount import find_mount, unmount
+
+        if find_mount(self.root, self.config.run_folder) is not None:
+            unmount(self.root, run_folder=self.config.run_folder)
+        elif filesystem_at(self.root) is not None:
+            unmount_now(self.root)
+
+    def _remove_folders(self) -> None:
+        remove_tree(self.folder)
+        remove_tree(self.scratch)
+
+    def is_held(self) -> bool:
+        """Whether a live process holds this name."""
+        if not self._lock.exists():
+            return False
+        try:
+            with exclusive_lock(self._lock):
+                return False
+        except BusyError:
+            return True
+
+
+def replica_names(config: Config) -> list[str]:
+    """Names of replicas that left a record on this host, live or not."""
+    folder = config.run_folder / "replicas"
+    if not folder.is_dir():
+        return []
+    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))
+
+
+def start_ticks(pid: int) -> int:
+    """When a process started, in clock ticks since boot: with the pid it names one process; 0: gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return int(stat.rpartition(")")[2].split()[19])

@@ -1,0 +1,135 @@
+"""Root file systems of replicas: a lazily mounted image, an overlay over a folder, or a folder as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from coldstart_cli.config import Config
+from coldstart_cli.errors import NotFoundError
+from coldstart_cli.files import make_directory
+from coldstart_launch.replica import Replica
+
+
+class Root(Protocol):
+    """Where a replica's root comes from. Opening is idempotent only after `Replica.unmount`."""
+
+    @property
+    def label(self) -> str: ...
+
+    def identity(self, config: Config) -> str | None:
+        """`blake3:HEX` of the image, None where the root is no image of ours."""
+        ...
+
+    def open(self, replica: Replica, before_overlay: Callable[[], None]) -> Path:
+        """Make the root; `before_overlay` fills the writable layer before anything looks at it."""
+        ...
+
+    def configuration(self, config: Config) -> Mapping[str, Any]:
+        """The image's runtime configuration; empty where there is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class ImageRoot:
+    """An image of the store under a writable overlay."""
+
+    name: str
+    store: str
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    def identity(self, config: Config) -> str:
+        del config
+        from coldstart_fs.names import digest_text
+        from coldstart_fs.store import open_store, resolve_image
+
+        return digest_text(resolve_image(open_store(self.store), self.name).digest)
+
+    def open(self, replica: Replica, before_overlay: Callable[[], None]) -> Path:
+        from coldstart_fs.mount import MountRequest, mount_detached
+
+        make_directory(replica.root, mode=0o755)
+        request = MountRequest(
+            name=self.name,
+            mountpoint=replica.root,
+            store=self.store,
+            cache=replica.config.cache_folder,
+            run_folder=replica.config.run_folder,
+            overlay=replica.overlay,
+            # a root file system without its setuid programs and devices would not be the image
+            suid=True,
+            dev=True,
+        )
+        mount_detached(request, before_overlay=before_overlay)
+        return replica.root
+
+    def configuration(self, config: Config) -> Mapping[str, Any]:
+        from coldstart_fs.images import image_configuration
+        from coldstart_fs.store import open_store, resolve_image
+
+        store = open_store(self.store)
+        return image_configuration(store, resolve_image(store, self.name).digest, config.cache_folder)
+
+
+@dataclass(frozen=True)
+class OverlayRoot:
+    """A folder of the host under a writable overlay."""
+
+    lower: Path
+
+    @property
+    def label(self) -> str:
+        return str(self.lower)
+
+    def identity(self, config: Config) -> None:
+        del config
+
+    def open(self, replica: Replica, before_overlay: Callable[[], None]) -> Path:
+        from coldstart_fs.kernel_mounts import mount_overlay
+
+        _require_folder(self.lower)
+        upper, work = make_directory(replica.overlay / "upper"), make_directory(replica.overlay / "work")
+        before_overlay()
+        make_directory(replica.root, mode=0o755)
+        mount_overlay(self.lower, upper, work, replica.root, dev=True)
+        return replica.root
+
+    def configuration(self, config: Config) -> Mapping[str, Any]:
+        del config
+        return {}
+
+
+@dataclass(frozen=True)
+class FolderRoot:
+    """A folder of the host as it is: what runs in it writes to it."""
+
+    path: Path
+
+    @property
+    def label(self) -> str:
+        return str(self.path)
+
+    def identity(self, config: Config) -> None:
+        del config
+
+    def open(self, replica: Replica, before_overlay: Callable[[], None]) -> Path:
+        del replica
+        before_overlay()
+        _require_folder(self.path)
+        return self.path
+
+    def configuration(self, config: Config) -> Mapping[str, Any]:
+        del config
+        return {}
+
+
+def _require_folder(path: Path) -> None:
+    if not path.is_dir():
+        raise NotFoundError(
+            f"root folder does not exist: {path}", hint="bring it back: the snapshot was taken on top of it"
+        )

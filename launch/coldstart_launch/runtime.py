@@ -1,0 +1,144 @@
+"""What runs in the container: the image's runtime configuration with the specification's overrides on top."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coldstart_cli.errors import DataError
+from coldstart_launch.spec import ReplicaSpec
+
+if TYPE_CHECKING:
+    from coldstart_snapshot.container import ContainerSpec
+    from coldstart_snapshot.restore import RestorePlan
+
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PASSWD_LIMIT_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """The process to start: arguments, environment as a mapping, folder, numeric owner."""
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    working_directory: str
+    uid: int
+    gid: int
+
+
+def merge_runtime(spec: ReplicaSpec, image: Mapping[str, Any], root: Path) -> Runtime:
+    """Merge as container engines do: a `command` of ours replaces entrypoint and command of the image."""
+    arguments = spec.command or (*image.get("entrypoint", ()), *image.get("command", ()))
+    if not arguments:
+        raise DataError(
+            f"nothing to run: image {spec.image} has no entrypoint and no command",
+            hint="add `command = [...]` to the specification",
+        )
+    environment = {"PATH": _DEFAULT_PATH}
+    environment.update(entry.split("=", 1) for entry in image.get("environment", ()) if "=" in entry)
+    environment.update(spec.environment)
+    uid, gid = numeric_user(spec.user or image.get("user") or "0:0", root)
+    return Runtime(
+        arguments=tuple(arguments),
+        environment=environment,
+        working_directory=spec.working_directory or image.get("working_directory") or "/",
+        uid=uid,
+        gid=gid,
+    )
+
+
+def container_spec(spec: ReplicaSpec, image: Mapping[str, Any], *, root: Path, log: Path) -> ContainerSpec:
+    """The container that starts this replica cold on a mounted root."""
+    from coldstart_snapshot.container import ContainerSpec, Mount
+
+    runtime = merge_runtime(spec, image, root)
+    return ContainerSpec(
+        id=spec.name,
+        root=root,
+        arguments=runtime.arguments,
+        environment=runtime.environment,
+        log=log,
+        working_directory=runtime.working_directory,
+        uid=runtime.uid,
+        gid=runtime.gid,
+        network=spec.network,
+        mounts=tuple(Mount(mount.source, mount.destination, mount.read_only) for mount in spec.mounts),
+    )
+
+
+def snapshot_difference(plan: RestorePlan, spec: ReplicaSpec, identity: str | None) -> str | None:
+    """In what a snapshot is not of this replica: a name alone must not bring back another server."""
+    from coldstart_snapshot.bundle import network_is_shared, read_bundle
+
+    recorded_root = plan.manifest.root
+    recorded_image = recorded_root.image if recorded_root is not None else None
+    if recorded_image != identity:
+        return f"it is of image {recorded_image}, not {identity}"
+    bundle = read_bundle(plan.folder / "bundle")
+    process = bundle.get("process", {})
+    if spec.command and tuple(process.get("args", ())) != spec.command:
+        return f"it runs {' '.join(process.get('args', ()))}"
+    recorded = dict(entry.split("=", 1) for entry in process.get("env", ()) if "=" in entry)
+    for name, value in spec.environment.items():
+        if recorded.get(name) != value:
+            return f"its environment has another {name}"
+    if network_is_shared(bundle) != (spec.network == "host"):
+        return "it uses another network"
+    return None
+
+
+def numeric_user(user: str, root: Path) -> tuple[int, int]:
+    """`user[:group]`, names looked up in the image's own passwd and group files, as container engines do."""
+    name, _, group = user.partition(":")
+    primary_gid = 0
+    if name.isdecimal():
+        uid = int(name)
+        entry = _find(root, "passwd", lambda fields: fields[2] == name)
+        primary_gid = int(entry[3]) if entry and entry[3].isdecimal() else 0
+    else:
+        entry = _find(root, "passwd", lambda fields: fields[0] == name)
+        if entry is None or not (entry[2].isdecimal() and entry[3].isdecimal()):
+            raise DataError(
+                f"user is not in the image's /etc/passwd: {name}", hint='write the number: `user = "UID:GID"`'
+            )
+        uid, primary_gid = int(entry[2]), int(entry[3])
+    if not group:
+        return uid, primary_gid
+    if group.isdecimal():
+        return uid, int(group)
+    found = _find(root, "group", lambda fields: fields[0] == group)
+    if found is None or not found[2].isdecimal():
+        raise DataError(
+            f"group is not in the image's /etc/group: {group}", hint='write the number: `user = "UID:GID"`'
+        )
+    return uid, int(found[2])
+
+
+def _find(root: Path, database: str, matches: Any) -> list[str] | None:
+    for line in _read_beneath(root, database).splitlines():
+        fields = line.split(":")
+        if len(fields) >= 4 and matches(fields):
+            return fields
+    return None
+
+
+def _read_beneath(root: Path, database: str) -> str:
+    # the image decides what /etc holds: no link of it may lead out of its root
+    try:
+        folder = os.open(root / "etc", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        descriptor = os.open(
+            database, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
+        )
+    except OSError:
+        return ""
+    finally:
+        os.close(folder)
+    with os.fdopen(descriptor, "rb") as stream:
+        return stream.read(_PASSWD_LIMIT_BYTES).decode("utf-8", "replace")

@@ -1,0 +1,79 @@
+"""A replica's life after ready: waiting in the foreground, moving to the background, being stopped."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from coldstart_cli.config import Config
+from coldstart_cli.errors import BusyError, NotFoundError, near_matches_hint
+from coldstart_launch.replica import Replica, replica_names
+
+_STOP_TIMEOUT_SECONDS = 60.0
+_POLL_SECONDS = 0.05
+
+
+def wait_for_end(pid: int) -> None:
+    """Block until a process that need not be our child has ended; signals unwind through here."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        select.select([descriptor], [], [])
+    finally:
+        os.close(descriptor)
+
+
+def move_to_background(replica: Replica, log: Path) -> bool:
+    """Fork: False in the caller, which must leave at once without cleaning up, True in the supervisor.
+
+    The flock on the replica's name belongs to the open file that both share, so the name stays held.
+    """
+    reading, writing = os.pipe()
+    if os.fork():
+        os.close(writing)
+        os.read(reading, 1)  # the supervisor's pid is on record before anybody can ask to stop it
+        os.close(reading)
+        return False
+    os.close(reading)
+    os.setsid()
+    os.chdir("/")
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.close(descriptor)
+    replica.record_supervisor()
+    os.write(writing, b".")
+    os.close(writing)
+    return True
+
+
+def stop_replica(name: str, config: Config) -> None:
+    """Ask a replica's supervisor to take it down, or take down what a dead one left."""
+    replica = Replica(name, config)
+    record = replica.read()
+    if record is None and not replica.is_held():
+        hint = near_matches_hint(name, replica_names(config))
+        raise NotFoundError(f"no replica of that name runs here: {name}", hint=hint)
+    if replica.is_held():
+        if record is None or not record.supervisor_lives():
+            raise BusyError(f"replica is being started or taken down: {name}", hint="try again in a moment")
+        with suppress(ProcessLookupError):
+            os.kill(record.supervisor_pid, signal.SIGTERM)
+        deadline = time.monotonic() + _STOP_TIMEOUT_SECONDS
+        while replica.is_held():
+            if time.monotonic() > deadline:
+                raise BusyError(
+                    f"replica is still being taken down after {_STOP_TIMEOUT_SECONDS:g} s: {name}"
+                )
+            time.sleep(_POLL_SECONDS)
+        return
+    with replica.claim(lambda _: None):
+        return

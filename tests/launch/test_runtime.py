@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coldstart_cli.errors import DataError
+from coldstart_launch.runtime import merge_runtime, numeric_user
+from coldstart_launch.spec import Readiness, ReplicaSpec
+
+READY = Readiness(None, 1.0)
+SPEC = ReplicaSpec("ocr", "ocr:1", (), {}, None, None, "host", (), Readiness(None, 1.0), "ocr")
+IMAGE = {
+    "entrypoint": ["/usr/bin/python3"],
+    "command": ["server.py"],
+    "environment": ["A=1", "B=x=y", "broken"],
+    "working_directory": "/srv",
+    "user": "app",
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    etc = tmp_path / "root" / "etc"
+    etc.mkdir(parents=True)
+    (etc / "passwd").write_text("root:x:0:0::/root:/bin/sh\napp:x:1000:1001::/:/bin/sh\nbroken\n")
+    (etc / "group").write_text("root:x:0:\nvideo:x:44:app\n")
+    return tmp_path / "root"
+
+
+def test_the_image_decides_where_the_specification_is_silent(root: Path) -> None:
+    runtime = merge_runtime(SPEC, IMAGE, root)
+    assert runtime.arguments == ("/usr/bin/python3", "server.py")
+    assert (runtime.environment["A"], runtime.environment["B"]) == ("1", "x=y")
+    assert "PATH" in runtime.environment
+    assert (runtime.working_directory, runtime.uid, runtime.gid) == ("/srv", 1000, 1001)
+
+
+def test_the_specification_wins_over_the_image(root: Path) -> None:
+    spec = replace(SPEC, command=("other",), environment={"A": "2"}, working_directory="/", user="7:video")
+    runtime = merge_runtime(spec, IMAGE, root)
+    assert runtime.arguments == ("other",)
+    assert runtime.environment["A"] == "2"
+    assert (runtime.working_directory, runtime.uid, runtime.gid) == ("/", 7, 44)
+
+
+def test_an_image_with_nothing_to_run_is_refused_by_name(root: Path) -> None:
+    with pytest.raises(DataError, match="ocr:1 has no entrypoint"):
+        merge_runtime(SPEC, {}, root)
+
+
+@pytest.mark.parametrize(
+    ("user", "expected"),
+    [("0", (0, 0)), ("1000", (1000, 1001)), ("1000:5", (1000, 5)), ("app:video", (1000, 44)), ("42", (42, 0))],
+)
+def test_users_are_looked_up_in_the_image(root: Path, user: str, expected: tuple[int, int]) -> None:
+    assert numeric_user(user, root) == expected
+
+
+@pytest.mark.parametrize("user", ["nobody-here", "app:nogroup"])
+def test_a_name_that_the_image_does_not_know_is_refused(root: Path, user: str) -> None:
+    with pytest.raises(DataError, match=user.rsplit(":", maxsplit=1)[-1]):
+        numeric_user(user, root)
+
+
+def test_a_passwd_that_is_a_link_out_of_the_image_is_not_followed(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "host-passwd").write_text("evil:x:0:0::/:/bin/sh\n")
+    (root / "etc" / "passwd").unlink()
+    (root / "etc" / "passwd").symlink_to(tmp_path / "host-passwd")
+    with pytest.raises(DataError, match="evil"):
+        numeric_user("evil", root)
