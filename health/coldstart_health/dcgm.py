@@ -128,7 +128,7 @@ def _holes(document: DcgmDocument, level: int, gpus: Sequence[GpuFacts]) -> Iter
     wanted = [result for result in document.results if level == 1 or not result.software]
     ran = [result for result in wanted if result.status in {Status.PASS, Status.FAIL}]
     if not ran:
-        devices = ", ".join(document.device_ids)
+        devices = ", ".join(sorted(set(document.device_ids)))
         about = f" (device id {devices}: not in DCGM's table?)" if devices else ""
         evidence = f"no test of level {level} ran: all were skipped or absent{about}"
         yield _host("nothing_ran", Verdict.UNKNOWN, evidence, "install a DCGM release that knows this GPU")
@@ -141,8 +141,10 @@ def _holes(document: DcgmDocument, level: int, gpus: Sequence[GpuFacts]) -> Iter
             yield Finding(
                 "test_skipped", Verdict.UNKNOWN, subject(document, gpu, gpus), _SOURCE, evidence, action
             )
-    if document.gpus and len(document.gpus) < len(gpus):
-        evidence = f"DCGM tested {len(document.gpus)} GPUs, NVML knows {len(gpus)}"
+    # level 1 before 4.0 names no GPUs at all
+    known = max(len(gpus), len(document.device_ids))
+    if document.gpus and len(document.gpus) < known:
+        evidence = f"DCGM tested {len(document.gpus)} of {known} GPUs"
         yield _host("gpu_not_tested", Verdict.UNKNOWN, evidence, "dcgmi discovery -l")
 
 

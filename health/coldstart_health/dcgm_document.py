@@ -11,6 +11,9 @@ from typing import Any
 
 _ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")  # 4.x, and all before
 _CANDIDATES = 64
+# these beside an object mean that it stands inside another one, whose end is missing
+_INSIDE_BEFORE = re.compile(r'([\[,]|"\s*:)\s*\Z')
+_INSIDE_AFTER = {",", "]", "}"}
 _BLANK = re.compile(r"9223372036854775794|<<<NOT_SUPPORTED>>>")  # DCGM's "no value", as it leaks into texts
 _GPU_IN_TEXT = re.compile(r"\bGPU (\d+)\b")
 _EVIDENCE_LENGTH = 400
@@ -54,7 +57,7 @@ class DcgmDocument:
     overall_failed: bool = False
     serials: Mapping[int, str] | None = None
     gpus: tuple[int, ...] = ()
-    device_ids: tuple[str, ...] = ()
+    device_ids: tuple[str, ...] = ()  # one per GPU of the group
     preamble: str = ""
 
 
@@ -65,11 +68,14 @@ def parse(output: str) -> DcgmDocument | None:
         if number == _CANDIDATES:
             break
         try:
-            found, _ = decoder.raw_decode(output, brace.start())
+            found, end = decoder.raw_decode(output, brace.start())
         except ValueError:
             continue
+        before, after = output[: brace.start()], output[end:].lstrip()[:1]
+        if after in _INSIDE_AFTER or _INSIDE_BEFORE.search(before[-200:]):
+            continue
         if isinstance(found, dict) and (document := _document(found)):
-            return replace(document, preamble=output[: brace.start()].strip())
+            return replace(document, preamble=before.strip())
     return None
 
 
@@ -93,7 +99,7 @@ def _document(found: dict[str, Any]) -> DcgmDocument | None:
         runtime_error=_first_text(root.get("runtime_error"), found.get("runtime_error")),
         serials=serials,
         gpus=tuple(sorted({gpu for gpu, _ in entities} | {gpu for result in results for gpu in result.gpus})),
-        device_ids=tuple(sorted({str(device) for device in devices if device})),
+        device_ids=tuple(str(device) for device in devices if device),
     )
 
 

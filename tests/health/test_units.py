@@ -1,0 +1,69 @@
+"""The shipped units, judged by systemd itself, and what their promises rest on."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coldstart_health.checks import ACTIVE_DEADLINE_SECONDS
+from coldstart_health.dcgm import LEVEL_DEADLINES_SECONDS
+from conftest import REPOSITORY
+
+UNITS = REPOSITORY / "systemd"
+NAMES = ("coldstart-health-quick.service", "coldstart-health-deep.service", "coldstart-health-deep.timer")
+
+
+def read(name: str) -> configparser.ConfigParser:
+    unit = configparser.ConfigParser(strict=True, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string((UNITS / name).read_text())
+    return unit
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_systemd_accepts_the_unit(name: str, tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    program = Path(sys.executable).parent / "coldstart"
+    for unit in NAMES:
+        text = (UNITS / unit).read_text().replace("/usr/local/bin/coldstart", str(program))
+        (tmp_path / unit).write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / name)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    own = [line for line in done.stderr.splitlines() if "coldstart" in line]
+    assert own == []
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_timer_is_weekly_spread_and_catches_up() -> None:
+    timer = read("coldstart-health-deep.timer")["Timer"]
+    assert timer["OnCalendar"] == "weekly"
+    assert timer["RandomizedDelaySec"]
+    assert timer["Persistent"] == "yes"
+
+
+@pytest.mark.parametrize(
+    ("name", "deadline_seconds"),
+    [
+        ("coldstart-health-quick.service", ACTIVE_DEADLINE_SECONDS),
+        ("coldstart-health-deep.service", LEVEL_DEADLINES_SECONDS[3]),
+    ],
+)
+def test_systemd_waits_longer_than_the_command_itself(name: str, deadline_seconds: float) -> None:
+    service = read(name)["Service"]
+    match = re.fullmatch(r"(\d+)min", service["TimeoutStartSec"])
+    assert match is not None
+    assert int(match[1]) * 60 > deadline_seconds + 30
+    assert service["Type"] == "oneshot"
+    assert "SuccessExitStatus" not in service, "a bad verdict must fail the unit"
