@@ -1,0 +1,90 @@
+"""Numbers as people write them in tables: currency signs, thousands marks, decimal commas. Exact results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+from fractions import Fraction
+
+from coldstart_cli.errors import DataError
+
+_MISSING = {"", "-", "--", "n/a", "na", "none", "null", "?"}
+_NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
+_CURRENCY = re.compile(r"US\$|[$€£¥]|\b(USD|EUR|GBP)\b", re.IGNORECASE)
+_BLANKS = re.compile(r"[\s\u00a0\u202f']")
+_DOT_NUMBER = re.compile(r"[+-]?(\d{1,3}(,\d{3})+|\d+)?(\.\d*)?([eE][+-]?\d{1,3})?", re.ASCII)
+_COMMA_NUMBER = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+)?(,\d*)?([eE][+-]?\d{1,3})?", re.ASCII)
+# three digits after the only mark could be thousands: they decide nothing
+_SAYS_COMMA = re.compile(r"0,\d+|\d+,(\d{1,2}|\d{4,})|\d{1,3}(\.\d{3})+,\d+|\d{1,3}(\.\d{3}){2,}")
+_SAYS_DOT = re.compile(r"0?\.\d+|0\.\d+|\d+\.(\d{1,2}|\d{4,})|\d{1,3}(,\d{3})+\.\d+|\d{1,3}(,\d{3}){2,}")
+_UNDECIDED_COMMA = re.compile(r"\d{1,3},\d{3}")
+
+
+class BadNumberError(ValueError):
+    """The text is no finite number; the message says what it is."""
+
+
+def is_missing(text: str) -> bool:
+    """Whether a cell says that there is nothing; NaN is no such word, it is a defect."""
+    return text.strip().lower() in _MISSING
+
+
+def foreign_currency(text: str) -> str | None:
+    """The sign or code of a currency other than the US dollar in `text`."""
+    match = re.search(r"[€£¥]|\b(EUR|GBP|JPY|CNY|INR|CHF|CAD|AUD)\b", text, re.IGNORECASE)
+    return match.group(0).upper() if match else None
+
+
+def decimal_mark(path: str, cells: Iterable[str]) -> str:
+    """`.` or `,` for a whole file; refused when its numbers contradict each other."""
+    comma = dot = undecided = ""
+    for cell in cells:
+        digits = _bare(cell).lstrip("+-")
+        if _SAYS_COMMA.fullmatch(digits):
+            comma = comma or cell.strip()
+        elif _SAYS_DOT.fullmatch(digits):
+            dot = dot or cell.strip()
+        elif _UNDECIDED_COMMA.fullmatch(digits):
+            undecided = undecided or cell.strip()
+    if comma and dot:
+        raise DataError(
+            f"{path}: numbers contradict each other: `{comma}` has a decimal comma, `{dot}` a decimal point",
+            hint="write all numbers of the file the same way",
+        )
+    if undecided and not comma and not dot:
+        raise DataError(
+            f"{path}: cannot tell whether `{undecided}` has a thousands mark or a decimal comma",
+            hint=f"write `{undecided.replace(',', '')}` or `{undecided.replace(',', '.')}`",
+        )
+    return "," if comma else "."
+
+
+def parse_number(text: str, mark: str = ".") -> Fraction:
+    """The exact value of `text`; raises `BadNumberError` for anything that is no finite number."""
+    digits = _bare(text)
+    if _NOT_FINITE.fullmatch(digits):
+        raise BadNumberError(f"`{text.strip()}` is not a finite number")
+    pattern = _COMMA_NUMBER if mark == "," else _DOT_NUMBER
+    if not re.search("[0-9]", digits) or not pattern.fullmatch(digits):
+        raise BadNumberError(f"`{text.strip()}` is not a number")
+    plain = digits.replace(".", "").replace(",", ".") if mark == "," else digits.replace(",", "")
+    value = Decimal(plain)
+    # an exponent of hundreds of digits is an attack or an accident, and exact arithmetic would choke on it
+    if value and not -12 <= value.adjusted() <= 12:
+        raise BadNumberError(f"`{text.strip()}` is out of any sensible range")
+    return Fraction(value)
+
+
+def parse_count(text: str, mark: str = ".") -> int:
+    """A whole number, not negative."""
+    value = parse_number(text, mark)
+    if value.denominator != 1:
+        raise BadNumberError(f"`{text.strip()}` is not a whole number")
+    if value < 0:
+        raise BadNumberError(f"`{text.strip()}` is negative")
+    return int(value)
+
+
+def _bare(text: str) -> str:
+    return _BLANKS.sub("", _CURRENCY.sub("", text))
