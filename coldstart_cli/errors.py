@@ -57,6 +57,11 @@ class ColdstartError(Exception):
         self.message = message
         self.hint = hint
 
+    def add(self, text: str) -> None:
+        """Say more about a failure on its way up: the kind of the error stays."""
+        self.message = f"{self.message}; {text}"
+        self.args = (self.message,)
+
 
 class UsageError(ColdstartError):
     exit_code = ExitCode.USAGE

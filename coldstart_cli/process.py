@@ -97,6 +97,7 @@ def run(
     log_limit_bytes: int = _LOG_LIMIT_BYTES,
     pass_descriptors: Sequence[int] = (),
     output: int | None = None,
+    error_output: int | None = None,
     grace_seconds: float = _TERM_GRACE_SECONDS,
     kill_wait_seconds: float = _KILL_WAIT_SECONDS,
 ) -> Completed:
@@ -105,18 +106,20 @@ def run(
     `watched_logs` are files the program itself writes: when one passes `log_limit_bytes` the program
     is killed (criu 4.2 writes gigabytes when a pages image is truncated). Output past
     `output_limit_bytes` is read and dropped. With `check`, a non-zero status raises `ProgramFailedError`.
-    `output` is a descriptor that takes stdout and stderr instead of us: what the program starts keeps it.
+    `output` is a descriptor that takes stdout and stderr instead of us: what the program starts keeps it;
+    `error_output` is another one for stderr.
     `grace_seconds` is what the program gets between TERM and KILL, `kill_wait_seconds` what KILL gets to act.
     """
     command = tuple(os.fspath(argument) for argument in arguments)
     name = os.path.basename(command[0])
     started = time.monotonic()
+    errors = error_output if error_output is not None else output
     try:
         child = subprocess.Popen(
             command,
             stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
             stdout=subprocess.PIPE if output is None else output,
-            stderr=subprocess.PIPE if output is None else output,
+            stderr=subprocess.PIPE if errors is None else errors,
             env=child_environment(environment),
             cwd=working_directory,
             start_new_session=True,
