@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from coldstart_cli.config import Config
-from coldstart_cli.errors import CannotCreateError, ColdstartError, UsageError
+from coldstart_cli.errors import CannotCreateError, ColdstartError, DataError, UsageError
 from coldstart_cli.version import __version__
 from coldstart_host.cpu import read_cpu_facts
 from coldstart_snapshot.bundle import CONFIG_NAME
@@ -31,6 +31,7 @@ from coldstart_snapshot.criu import (
 )
 from coldstart_snapshot.cuda import CudaClient, cuda_client
 from coldstart_snapshot.gpu_facts import gpu_state
+from coldstart_snapshot.images import linked_remaps
 from coldstart_snapshot.inventory import publish, snapshot_lock, staging_folder, variant_folder
 from coldstart_snapshot.manifest import (
     MANIFEST_NAME,
@@ -41,9 +42,10 @@ from coldstart_snapshot.manifest import (
     read_manifest,
     write_manifest,
 )
+from coldstart_snapshot.outputs import check_outputs
 from coldstart_snapshot.processes import end_tree
 from coldstart_snapshot.ready import parse_url, wait_ready
-from coldstart_snapshot.roots import RootSource
+from coldstart_snapshot.roots import RootSource, tmpfs_mounts
 from coldstart_snapshot.runc import Runc, running_container
 from coldstart_snapshot.target import (
     ContainerTarget,
@@ -152,6 +154,7 @@ class _Capture:
             with self._timings.phase("ready"):
                 wait_ready(request.ready_url, request.ready_timeout_seconds, pid=target.pid)
         facts = target_facts(target)
+        self._notes += facts.notes
         cuda = cuda_client(self._config.text("programs.cuda_checkpoint"))
         gpu = cuda.find_gpu_processes([member.pid for member in facts.tree]) if cuda else ()
         options = DumpOptions(
@@ -163,12 +166,14 @@ class _Capture:
         manifest = self._manifest(facts, gpu, options)
         folder = variant_folder(self._config.state_folder, request.name, manifest.variant)
         if request.dry_run:
-            return SnapshotVariant(folder, manifest, published=False, replaced=folder.exists())
+            return SnapshotVariant(
+                folder, manifest, published=False, replaced=folder.exists(), notes=facts.notes
+            )
         with staging_folder(self._config.state_folder, request.name, manifest.variant) as staging:
             try:
                 self._dump(staging, facts, cuda, gpu, options)
             except ColdstartError as error:
-                error.message = f"{error.message}; {self._state_in_words()}"
+                error.add(self._state_in_words())
                 raise
             except BaseException:
                 # interrupted: everything was undone on the way here, which is looked at before we leave
@@ -215,9 +220,22 @@ class _Capture:
                     with self._timings.phase("dump"):
                         dump_process(self._criu, self._target.pid, images, work, options)
         except ColdstartError:
-            self._keep_log(work / DUMP_LOG)
+            keep_log(work / DUMP_LOG, self._config.run_folder, self._request.name)
             raise
+        check_outputs(images)
+        self._refuse_deleted_links(images)
         shutil.rmtree(work)
+
+    def _refuse_deleted_links(self, images: Path) -> None:
+        """Links that criu made for the dump are gone again; only those in a container's tmpfs were dumped."""
+        kept = tmpfs_mounts(self._target.pid) if isinstance(self._target, ContainerTarget) else ()
+        for path in linked_remaps(images):
+            if not any(path.startswith(f"{point}/") for point in kept):
+                raise DataError(
+                    "a file that was deleted under one of its names is still open, in "
+                    f"{os.path.dirname(path)}",
+                    hint="close it before the capture, or keep the name",
+                )
 
     def _dump_container(
         self, target: ContainerTarget, staging: Path, images: Path, work: Path, options: DumpOptions
@@ -229,7 +247,7 @@ class _Capture:
         started = time.monotonic()
         with _frozen(target):
             with self._timings.phase("dump"):
-                # criu leaves a cgroup that was frozen before frozen: the layer cannot change until we are done
+                # a cgroup that was frozen before criu stays so: the layer cannot change until we are done
                 target.runc.checkpoint(
                     target.container_id, images, work, self._criu, options.lines(), self._timeout_seconds
                 )
@@ -323,9 +341,6 @@ class _Capture:
             except ColdstartError as error:
                 return f"nothing was published, and the server does not serve: {error.message}"
             return f"nothing was published; {serving}"
-
-    def _keep_log(self, log: Path) -> None:
-        keep_log(log, self._config.run_folder, self._request.name)
 
     def _stop(self) -> None:
         """End the original: the snapshot is published."""

@@ -6,12 +6,13 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from coldstart_cli import process
 from coldstart_cli.errors import ColdstartError, UnavailableError
-from coldstart_host.kernel import release_number
+from coldstart_cli.process import INSTALL_HINTS
+from coldstart_host.kernel import criu_needed, release_number
 from coldstart_snapshot.criu_log import Explanation, explain_log
 
 LOG_LIMIT_BYTES = 64 << 20
@@ -19,12 +20,6 @@ DUMP_LOG = "dump.log"
 RESTORE_LOG = "restore.log"
 
 _QUERY_SECONDS = 20.0
-_OLDEST = (3, 19)
-# (first kernel that needs it, oldest criu that copes, what happens otherwise)
-_KERNEL_NEEDS = (
-    ((6, 16), (4, 2), "cannot capture TCP sockets: getsockopt(SO_PASSCRED) fails on them"),
-    ((6, 13), (4, 1), "cannot read the kernel's vDSO"),
-)
 _MIB = 1 << 20
 
 
@@ -68,15 +63,15 @@ class RestoreOptions:
     """`inherit` maps the keys of output files to a descriptor of the criu process."""
 
     inherit: tuple[tuple[int, str], ...] = ()
-    extra: tuple[str, ...] = field(default=())
 
     def lines(self) -> tuple[str, ...]:
         return (
             "tcp-established",
             "file-locks",
             "link-remap",
+            # the log that we hand in is not the file that was dumped, and need not have its permissions
+            "skip-file-rwx-check",
             *(f"inherit-fd fd[{descriptor}]:{key}" for descriptor, key in self.inherit),
-            *self.extra,
         )
 
 
@@ -94,21 +89,13 @@ def find_criu(configured: str | None = None, *, release: str | None = None) -> C
 
 def check_version(version: str, release: str) -> None:
     """Refuse a criu that is known to fail on this kernel."""
-    number = release_number(version)
-    if number < _OLDEST:
-        oldest = ".".join(map(str, _OLDEST))
-        raise UnavailableError(f"criu {version} is too old", hint=_install_hint(oldest))
-    kernel = release_number(release)
-    for first_kernel, oldest_criu, consequence in _KERNEL_NEEDS:
-        if kernel >= first_kernel and number < oldest_criu:
-            oldest = ".".join(map(str, oldest_criu))
-            raise UnavailableError(
-                f"criu {version} is too old for Linux {release}: it {consequence}", hint=_install_hint(oldest)
-            )
-
-
-def _install_hint(oldest: str) -> str:
-    return f"install criu >= {oldest} and name it with `programs.criu` in the configuration"
+    needed = criu_needed(release_number(release))
+    if release_number(version) < needed:
+        oldest = ".".join(map(str, needed))
+        raise UnavailableError(
+            f"criu {version} is too old for Linux {release}: it takes criu {oldest} or newer",
+            hint=INSTALL_HINTS["criu"],
+        )
 
 
 def check_host(criu: Criu) -> None:
@@ -159,7 +146,14 @@ def dump_process(criu: Criu, pid: int, images: Path, work: Path, options: DumpOp
 
 
 def restore_process(
-    criu: Criu, images: Path, work: Path, options: RestoreOptions, *, timeout_seconds: float, output: int
+    criu: Criu,
+    images: Path,
+    work: Path,
+    options: RestoreOptions,
+    *,
+    timeout_seconds: float,
+    output: int,
+    error_output: int,
 ) -> int:
     """Restore a plain process tree, detached; returns the root's pid."""
     pid_file = work / "pid"
@@ -177,7 +171,7 @@ def restore_process(
         work / RESTORE_LOG,
         timeout_seconds,
         "criu restore",
-        output=output,
+        outputs=(output, error_output),
     )
     return int(pid_file.read_text())
 
@@ -212,7 +206,12 @@ def _argument(line: str) -> list[str]:
 
 
 def _call(
-    arguments: list[str], log: Path, timeout_seconds: float, purpose: str, *, output: int | None = None
+    arguments: list[str],
+    log: Path,
+    timeout_seconds: float,
+    purpose: str,
+    *,
+    outputs: tuple[int | None, int | None] = (None, None),
 ) -> None:
     try:
         completed = process.run(
@@ -222,7 +221,8 @@ def _call(
             check=False,
             watched_logs=(log,),
             log_limit_bytes=LOG_LIMIT_BYTES,
-            output=output,
+            output=outputs[0],
+            error_output=outputs[1],
         )
     except BaseException:
         release_network(log)

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from coldstart_cli.process import INSTALL_HINTS
+
 _READ_LIMIT_BYTES = 4 << 20
 _LINE = re.compile(
     r"^(?:\([\d.]+\) )?(?:pie: )?\s*(?:\d+: )?(?P<kind>Error|Warn) +\((?P<place>[^)]*)\): (?P<text>.*)$"
@@ -55,12 +57,12 @@ _CATALOGUE: tuple[_Row, ...] = (
     _row(
         "Unexpected rt vDSO area bounds",
         "this criu is too old for this kernel: it cannot read the vDSO of Linux 6.13 and newer",
-        "install criu >= 4.1 and name it with `programs.criu` in the configuration",
+        INSTALL_HINTS["criu"],
     ),
     _row(
         r"Can't get 1:(16|34) opt",
         "this criu is too old for this kernel: it asks sockets for options that Linux 6.16 and newer refuse",
-        "install criu >= 4.2 and name it with `programs.criu` in the configuration",
+        INSTALL_HINTS["criu"],
     ),
     _row(
         r"The root process (\d+) is not a session leader",
@@ -176,12 +178,12 @@ _CATALOGUE: tuple[_Row, ...] = (
     _row(
         "Unsupported compact xsave|max xsave frame exceed|Can't set FPU registers|xsave_size",
         "this criu cannot restore the registers of this CPU",
-        "install criu >= 4.2 and name it with `programs.criu` in the configuration",
+        INSTALL_HINTS["criu"],
     ),
     _row(
         "Can't fixup rseq|unsupported RSEQ ABI",
         "this criu is too old for the server's C library",
-        "install criu >= 4.2 and name it with `programs.criu` in the configuration",
+        INSTALL_HINTS["criu"],
     ),
     _row(
         "A session leader of .* is outside of its pid namespace|without the process init",

@@ -149,7 +149,7 @@ def port_holder(address: str) -> tuple[int, str] | None:
     for table in ("tcp", "tcp6"):
         for taken, inode in _listeners(Path(f"/proc/net/{table}")):
             if taken.rpartition(":")[2] == port and _collide(taken, address):
-                return _holder_of_inode(inode)
+                return holder_of_socket(inode)
     return None
 
 
@@ -158,7 +158,8 @@ def _collide(one: str, other: str) -> bool:
     return len(hosts) == 1 or bool(hosts & {"0.0.0.0", "[::]"})  # noqa: S104 - compared, not bound
 
 
-def _holder_of_inode(inode: str) -> tuple[int, str]:
+def holder_of_socket(inode: str) -> tuple[int, str]:
+    """A process that has this socket open: pid and name, or pid 0."""
     link = f"socket:[{inode}]"
     for pid in _all_pids():
         with suppress(OSError):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from coldstart_snapshot.container import (
     RunningContainer,
     bundle_folder,
     kill_and_delete,
-    open_log,
     refuse_taken_id,
     require_root,
 )
@@ -34,13 +34,15 @@ from coldstart_snapshot.inventory import (
     snapshot_lock,
 )
 from coldstart_snapshot.manifest import Manifest
+from coldstart_snapshot.outputs import open_outputs
 from coldstart_snapshot.processes import end_tree, is_alive, port_holder, process_name, process_tree
 from coldstart_snapshot.runc import Runc
 from coldstart_snapshot.variants import choose_variant
 from coldstart_snapshot.verify import Verification, verify_for_restore
 
-_OUTPUT = 1  # the descriptor of runc and criu that carries the log
 _UPPER = "upper.tar"
+_ZOMBIE_SECONDS = 2.0
+_POLL_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
@@ -124,16 +126,17 @@ def restore_container(
         try:
             recorded = read_bundle(plan.folder / "bundle")
             write_restored_bundle(bundle, recorded, root=root, container_id=container_id)
-            keys = [key for key in manifest.output_keys if not key.startswith("pipe:")]
-            with open_log(log) as output:
+            # runc hands the first process's pipes over by itself
+            with open_outputs(plan.images, (), log) as outputs:
                 pid = runc.restore(
                     container_id,
                     bundle,
                     plan.images,
                     bundle,
                     plan.criu,
-                    _options(keys).lines(),
-                    output=output,
+                    RestoreOptions(outputs.inherit).lines(),
+                    output=outputs.stdout,
+                    error_output=outputs.stderr,
                     timeout_seconds=config.number("snapshot.restore_timeout_seconds"),
                 )
             _resume_gpu(manifest, pid, config)
@@ -155,14 +158,18 @@ def restore_process(plan: RestorePlan, config: Config, *, log: Path) -> Restored
     make_directory(config.run_folder)
     work = Path(tempfile.mkdtemp(prefix=f"restore-{plan.name}-", dir=config.run_folder))
     try:
-        with snapshot_lock(config.run_folder, plan.name, shared=True), open_log(log) as output:
+        with (
+            snapshot_lock(config.run_folder, plan.name, shared=True),
+            open_outputs(plan.images, manifest.output_keys, log) as outputs,
+        ):
             pid = criu_restore(
                 plan.criu,
                 plan.images,
                 work,
-                _options(manifest.output_keys),
+                RestoreOptions(outputs.inherit),
                 timeout_seconds=config.number("snapshot.restore_timeout_seconds"),
-                output=output,
+                output=outputs.stdout,
+                error_output=outputs.stderr,
             )
         try:
             _resume_gpu(manifest, pid, config)
@@ -189,10 +196,6 @@ def _candidates(
     if not stored:
         raise DataError(damaged[0].problem, hint=f"coldstart snap remove {name}, then capture again")
     return stored, tuple(entry.problem for entry in damaged)
-
-
-def _options(keys: Sequence[str]) -> RestoreOptions:
-    return RestoreOptions(inherit=tuple((_OUTPUT, key) for key in keys))
 
 
 def _gpu_warnings(manifest: Manifest, config: Config) -> tuple[str, ...]:
@@ -243,7 +246,13 @@ def _refuse_taken_ports(manifest: Manifest) -> None:
 
 
 def _refuse_taken_pids(manifest: Manifest) -> None:
+    deadline = time.monotonic() + _ZOMBIE_SECONDS
     for member in manifest.tree:
+        # a process that just ended keeps its number until its parent has taken notice
+        while os.path.exists(f"/proc/{member.pid}") and not is_alive(member.pid):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_SECONDS)
         if os.path.exists(f"/proc/{member.pid}"):
             state = "" if is_alive(member.pid) else ", a zombie"
             raise BusyError(
@@ -263,5 +272,5 @@ def _after_failure(error: BaseException, plan: RestorePlan, config: Config, work
     try:
         check_host(plan.criu)
     except UnavailableError as unfit:
-        error.message = f"{error.message}; {unfit.message}"
+        error.add(unfit.message)
         error.hint = unfit.hint

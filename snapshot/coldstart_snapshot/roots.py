@@ -80,6 +80,13 @@ def read_mounts(mountinfo: Path) -> tuple[MountEntry, ...]:
     return tuple(entries)
 
 
+def tmpfs_mounts(pid: int) -> tuple[str, ...]:
+    """Where a process sees a tmpfs: criu stores what is in those of a container."""
+    return tuple(
+        entry.point for entry in read_mounts(Path(f"/proc/{pid}/mountinfo")) if entry.filesystem == "tmpfs"
+    )
+
+
 def _topmost(mounts: tuple[MountEntry, ...], path: str) -> MountEntry | None:
     return next((entry for entry in reversed(mounts) if entry.point == path), None)
 

@@ -78,6 +78,10 @@ class Runc:
             return tuple(sorted(entry.name for entry in os.scandir(self.state_root) if entry.is_dir()))
         return ()
 
+    def pids(self, container_id: str) -> tuple[int, ...]:
+        """Every process in the container's cgroup."""
+        return tuple(json.loads(self._plain("ps", "--format", "json", container_id).stdout) or ())
+
     def start(self, container_id: str, bundle: Path, *, output: int) -> int:
         """Start the bundle detached, its output in `output`; returns the pid of its first process."""
         check_container_id(container_id)
@@ -87,7 +91,7 @@ class Runc:
             ["run", "--detach", "--bundle", str(bundle), "--pid-file", str(pid_file), container_id],
             bundle,
             f"starting container {container_id}",
-            output=output,
+            outputs=(output, output),
         )
         return int(pid_file.read_text())
 
@@ -129,6 +133,7 @@ class Runc:
         lines: Sequence[str],
         *,
         output: int,
+        error_output: int,
         timeout_seconds: float,
     ) -> int:
         """Restore a container, detached; returns the pid of its first process."""
@@ -146,7 +151,7 @@ class Runc:
             log=work / RESTORE_LOG,
             purpose="restore",
             timeout_seconds=timeout_seconds,
-            output=output,
+            outputs=(output, error_output),
         )
         return int(pid_file.read_text())
 
@@ -186,7 +191,7 @@ class Runc:
         folder: Path,
         purpose: str,
         *,
-        output: int | None,
+        outputs: tuple[int | None, int | None],
         environment: dict[str, str] | None = None,
         timeout_seconds: float = _CALL_SECONDS,
         watched: tuple[Path, ...] = (),
@@ -209,7 +214,8 @@ class Runc:
             purpose=purpose,
             check=False,
             environment=environment,
-            output=output,
+            output=outputs[0],
+            error_output=outputs[1],
             watched_logs=watched,
             log_limit_bytes=LOG_LIMIT_BYTES,
         )
@@ -226,7 +232,7 @@ class Runc:
         log: Path,
         purpose: str,
         timeout_seconds: float,
-        output: int | None = None,
+        outputs: tuple[int | None, int | None] = (None, None),
     ) -> None:
         environment = _criu_environment(work, criu, lines)
         try:
@@ -234,7 +240,7 @@ class Runc:
                 arguments,
                 work,
                 purpose,
-                output=output,
+                outputs=outputs,
                 environment=environment,
                 timeout_seconds=timeout_seconds,
                 watched=(log,),

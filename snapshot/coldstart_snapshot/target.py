@@ -16,12 +16,14 @@ from coldstart_snapshot.processes import (
     mount_ids,
     open_files,
     output_files,
+    process_name,
     process_tree,
     start_ticks,
 )
 from coldstart_snapshot.ready import wait_ready
 from coldstart_snapshot.roots import RootSource, detect_root
 from coldstart_snapshot.runc import Runc, running_container
+from coldstart_snapshot.unix_peers import refuse_outside_peers
 
 _PIPE = "pipe:["
 
@@ -68,6 +70,7 @@ class TargetFacts:
     external_keys: tuple[str, ...]
     deleted_bytes: int
     largest_deleted_bytes: int
+    notes: tuple[str, ...] = ()
 
     @property
     def memory_bytes(self) -> int:
@@ -106,7 +109,10 @@ def target_facts(target: Target) -> TargetFacts:
     tree = process_tree(target.pid)
     pids = [member.pid for member in tree]
     files = list(open_files(pids))
+    refuse_outside_peers(target.pid, files)
+    notes: tuple[str, ...] = ()
     if isinstance(target, ContainerTarget):
+        notes = _strangers(target, pids)
         outputs = output_files(pids, outside=mount_ids(target.pid))
         _refuse_outside_files(target, files, {file.key for file in outputs})
         # runc itself hands the pipes of the first process over
@@ -127,6 +133,7 @@ def target_facts(target: Target) -> TargetFacts:
         external_keys=keys,
         deleted_bytes=sum(deleted.values()),
         largest_deleted_bytes=max(deleted.values(), default=0),
+        notes=notes,
     )
 
 
@@ -148,6 +155,14 @@ def prove_serving(target: Target, url: str | None, timeout_seconds: float) -> st
         return f"{target.label} runs"
     wait_ready(url, timeout_seconds, pid=target.pid)
     return f"{target.label} runs and answers"
+
+
+def _strangers(target: ContainerTarget, pids: list[int]) -> tuple[str, ...]:
+    """Processes that were put into the container beside its first one: criu leaves them out."""
+    found = [pid for pid in target.runc.pids(target.container_id) if pid not in pids and is_alive(pid)]
+    return tuple(
+        f"not in the snapshot, since `exec` started it: process {pid} ({process_name(pid)})" for pid in found
+    )
 
 
 def _pipe_readers(files: list[OpenFile]) -> set[str]:

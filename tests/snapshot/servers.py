@@ -32,11 +32,13 @@ extras = sys.argv[3].split(',') if len(sys.argv) > 3 else []
 state = {'count': 0}
 keep = []
 if 'deleted' in extras:
-    f = open(folder + '/deleted', 'w+b'); f.write(os.urandom(3 << 20)); f.flush(); os.unlink(folder + '/deleted'); keep.append(f)
+    f = open(folder + '/deleted', 'w+b'); f.write(os.urandom(3 << 20)); f.flush()
+    os.unlink(folder + '/deleted'); keep.append(f)
 if 'lock' in extras:
     f = open(folder + '/lock', 'w'); fcntl.flock(f, fcntl.LOCK_EX); keep.append(f)
 if 'pair' in extras:
-    listener = socket.create_server(('127.0.0.1', 0)); one = socket.create_connection(listener.getsockname()); other, _ = listener.accept()
+    listener = socket.create_server(('127.0.0.1', 0))
+    one = socket.create_connection(listener.getsockname()); other, _ = listener.accept()
     keep += [listener, one, other]
 if 'threads' in extras:
     def idle():
@@ -47,6 +49,13 @@ if 'child' in extras:
         while True: time.sleep(0.1)
 if 'semaphore' in extras:
     import multiprocessing; keep.append(multiprocessing.get_context('spawn').Semaphore(3))
+if 'vsock' in extras:
+    keep.append(socket.socket(40, socket.SOCK_STREAM))
+if 'unix' in extras:
+    f = socket.socket(socket.AF_UNIX); f.connect('/mnt/socket'); keep.append(f)
+if 'link' in extras:
+    f = open(folder + '/first', 'w'); os.link(folder + '/first', folder + '/second')
+    os.unlink(folder + '/first'); keep.append(f)
 if 'unready' in extras:
     time.sleep(3600)
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -181,7 +190,8 @@ class Lab:
         log = folder / "log"
         # a shell in between, so that nobody of ours has to reap the server
         pid_file = folder / "pid"
-        command = f'setsid {PYTHON} -c "$0" {port} {folder} {",".join(extras) or "none"} </dev/null >{log} 2>&1 & echo $! >{pid_file}'
+        server = f'setsid {PYTHON} -c "$0" {port} {folder} {",".join(extras) or "none"}'
+        command = f"{server} </dev/null >{log} 2>&1 & echo $! >{pid_file}"
         subprocess.run(["sh", "-c", command, SERVER], check=True, timeout=20, close_fds=True)
         deadline = time.monotonic() + 20
         while True:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from snapshot.servers import Lab, ask, free_port, laboratory, url
 
 from coldstart_snapshot.capture import CaptureRequest, create_snapshot
 from coldstart_snapshot.container import kill_and_delete
 from coldstart_snapshot.ready import wait_ready
-from coldstart_snapshot.restore import plan_restore, restore_container, restore_process
+from coldstart_snapshot.restore import plan_restore, restore_container
 from coldstart_snapshot.upper import unpack_upper
+from snapshot.servers import Lab, ask, free_port, laboratory, url
 
 
 @pytest.fixture
