@@ -32,8 +32,8 @@ test-full: check ## the suite with the slow proofs
 generate: setup ## write completions and man pages again
 	$(PYTHON) tools/generate.py
 
-bench: setup ## the demo's server started natively and by coldstart, medians of five
-	@$(SUDO) $(PYTHON) examples/ocr/demo.py --bench
+bench: setup ## timings as ratios to a peer in the same run, medians of five; wants a quiet machine
+	@$(SUDO) $(PYTHON) bench/run.py
 
 build: setup ## a wheel in dist/
 	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .

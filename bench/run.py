@@ -1,0 +1,236 @@
+"""Timings of coldstart beside a peer in the same run; see bench/README.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+COLDSTART = str(CHECKOUT / ".venv" / "bin" / "coldstart")
+PYTHON = str(CHECKOUT / ".venv" / "bin" / "python")
+LAYOUT = CHECKOUT / ".demo" / "image"
+IMPORT = "import onnxruntime"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table, all times in seconds."""
+
+    name: str
+    ours: list[float]
+    peer: list[float]
+    goal: str = ""
+
+
+class Bench:
+    def __init__(self, folder: Path, runs: int) -> None:
+        self.folder = folder
+        self.runs = runs
+        self.mountpoint = folder / "mnt"
+        self.mountpoint.mkdir()
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("COLDSTART_")}
+        self.environment = kept | {
+            "COLDSTART_STATE_DIR": str(folder / "state"),
+            "COLDSTART_CACHE_DIR": str(folder / "cache"),
+            "COLDSTART_RUN_DIR": str(folder / "run"),
+            "CONFIGURATION_DIRECTORY": str(folder / "etc"),
+        }
+
+    def coldstart(self, *arguments: str, check: bool = True) -> str:
+        done = subprocess.run(
+            [COLDSTART, *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        if check and done.returncode:
+            raise SystemExit(f"bench: coldstart {' '.join(arguments)} failed: {done.stderr}")
+        return done.stdout
+
+    def timed(self, command: list[str]) -> float:
+        started = time.monotonic()
+        subprocess.run(
+            command,
+            env=self.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=600,
+            check=True,
+        )
+        return time.monotonic() - started
+
+    def repeat(self, measure: Callable[[], float]) -> list[float]:
+        return [measure() for _ in range(self.runs)]
+
+    @contextmanager
+    def mounted(self) -> Iterator[Path]:
+        self.coldstart("image", "mount", "ocr", str(self.mountpoint), "--detach", "--dev", "--suid")
+        try:
+            yield self.mountpoint
+        finally:
+            self.coldstart("image", "unmount", str(self.mountpoint))
+
+    def on_mount(self, measure: Callable[[Path], float], *, empty_cache: bool = False) -> list[float]:
+        """One measurement a mount: the kernel keeps nothing of the one before."""
+
+        def once() -> float:
+            if empty_cache:
+                shutil.rmtree(self.folder / "cache", ignore_errors=True)
+            with self.mounted() as root:
+                return measure(root)
+
+        return self.repeat(once)
+
+    # --- rows ---
+
+    def help(self) -> Row:
+        return Row(
+            "help",
+            self.repeat(lambda: self.timed([COLDSTART, "--help"])),
+            self.repeat(lambda: self.timed([PYTHON, "-c", "pass"])),
+            "<= 8",
+        )
+
+    def index_open(self) -> Row:
+        tree = self.folder / "many"
+        for number in range(200):
+            (tree / f"{number:03}").mkdir(parents=True)
+            for entry in range(1000):
+                os.mknod(tree / f"{number:03}" / f"entry-{entry:04}", 0o100644)
+        report = json.loads(self.coldstart("image", "index", f"dir:{tree}", "--name", "many", "--json"))
+        shutil.rmtree(tree)
+        path = (
+            self.folder / "state" / "store" / "images" / f"{report['digest'].removeprefix('blake3:')}.index"
+        )
+        code = (
+            "import sys, time, pathlib; from coldstart_fs.index import Index; a = time.perf_counter();"
+            "Index.open(pathlib.Path(sys.argv[1])); print(time.perf_counter() - a)"
+        )
+
+        def once() -> float:
+            done = subprocess.run(
+                [PYTHON, "-c", code, str(path)], capture_output=True, text=True, timeout=60, check=True
+            )
+            return float(done.stdout)
+
+        return Row("index open, 200,000 entries", self.repeat(once), [], "<= 5 ms")
+
+    def mount(self) -> Row:
+        def once() -> float:
+            started = time.monotonic()
+            with self.mounted() as root:
+                os.stat(root / "usr")
+                return time.monotonic() - started
+
+        return Row("mount to first stat", self.repeat(once), [], "<= 0.6 s")
+
+    def find(self, native: Path) -> list[Row]:
+        again: list[float] = []
+
+        def first(root: Path) -> float:
+            taken = self.timed(["find", str(root), "-ls"])
+            again.append(self.timed(["find", str(root), "-ls"]))
+            return taken
+
+        ours = self.on_mount(first)
+        peer = self.repeat(lambda: self.timed(["find", str(native), "-ls"]))
+        return [Row("find, first", ours, peer), Row("find, again", again, peer)]
+
+    def read(self, native: Path) -> list[Row]:
+        large = [
+            path.relative_to(native) for path in native.rglob("*") if path.is_file() and not path.is_symlink()
+        ]
+        large = sorted(path for path in large if (native / path).stat().st_size > 1 << 20)
+        hot: list[float] = []
+
+        def all_of(root: Path) -> float:
+            return self.timed(["cat", *(str(root / path) for path in large)])
+
+        def warm_then_hot(root: Path) -> float:
+            taken = all_of(root)
+            hot.append(all_of(root))
+            return taken
+
+        peer = self.repeat(lambda: all_of(native))
+        cold = self.on_mount(all_of, empty_cache=True)
+        warm = self.on_mount(warm_then_hot)
+        size = sum((native / path).stat().st_size for path in large) / 1e6
+        label = f"read {size:.0f} MB"
+        return [
+            Row(f"{label}, cold", cold, peer),
+            Row(f"{label}, warm", warm, peer),
+            Row(f"{label}, hot", hot, peer),
+        ]
+
+    def imports(self, native: Path) -> Row:
+        def start(root: Path) -> float:
+            return self.timed(["chroot", str(root), "/usr/bin/python3", "-B", "-c", IMPORT])
+
+        return Row("import, warm", self.on_mount(start), self.repeat(lambda: start(native)), "<= 1.3")
+
+    def launch(self) -> list[Row]:
+        spec = self.folder / "spec.toml"
+        spec.write_text((CHECKOUT / "examples" / "ocr" / "spec.toml").read_text())
+
+        def once(*options: str) -> float:
+            document = json.loads(self.coldstart("launch", str(spec), *options, "--detach", "--json"))
+            self.coldstart("launch", str(spec), "--stop")
+            return float(document["total_seconds"])
+
+        once("--cold", "--snapshot-when-ready")
+        cold, restored = [], []
+        for _ in range(self.runs):
+            restored.append(once("--no-fallback"))
+            cold.append(once("--cold"))
+        return [Row("launch, restored / cold", restored, cold, "<= 0.33")]
+
+
+def show(rows: list[Row]) -> None:
+    print(f"{'':34}{'ours':>10}{'peer':>10}{'ratio':>8}  goal")
+    for row in rows:
+        ours = statistics.median(row.ours)
+        peer = statistics.median(row.peer) if row.peer else None
+        ratio = f"{ours / peer:8.2f}" if peer else " " * 8
+        print(f"{row.name:34}{_seconds(ours)}{_seconds(peer) if peer else ' ' * 10}{ratio}  {row.goal}")
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1000:7.2f} ms" if value < 0.1 else f"{value:8.3f} s"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=5)
+    arguments = parser.parse_args()
+    subprocess.run([CHECKOUT / "examples" / "ocr" / "build-image.sh", LAYOUT], check=True, timeout=1800)
+    with tempfile.TemporaryDirectory(prefix="coldstart-bench-", dir="/var/tmp") as name:
+        bench = Bench(Path(name), max(1, arguments.runs))
+        bench.coldstart("image", "index", f"oci:{LAYOUT}", "--name", "ocr")
+        subprocess.run(
+            ["umoci", "unpack", "--image", f"{LAYOUT}:latest", f"{name}/native"],
+            check=True,
+            timeout=600,
+            capture_output=True,
+        )
+        native = Path(name) / "native" / "rootfs"
+        rows = [bench.help(), bench.index_open(), bench.mount(), *bench.find(native), *bench.read(native)]
+        rows += [bench.imports(native), *bench.launch()]
+    show(rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
