@@ -60,7 +60,9 @@ class ColdstartError(Exception):
     def add(self, text: str) -> None:
         """Say more about a failure on its way up: the kind of the error stays."""
         self.message = f"{self.message}; {text}"
-        self.args = (self.message,)
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class UsageError(ColdstartError):

@@ -42,7 +42,7 @@ _NOISE_PATTERNS = (
     "cg: cgroupd: recv req error",
     "Dumping FAILED",
     "Restoring FAILED",
-    r"Dump files \(pid: \d+\) failed",
+    r"Dump .*\(pid: \d+\) failed",
     r"Can't dump (task|pstree)",
     r"\d+ (killed|stopped) by signal",
     "exited, status=",
@@ -152,7 +152,7 @@ _CATALOGUE: tuple[_Row, ...] = (
         "descriptor {1} is of a kind that cannot be captured: {2}",
     ),
     _row(
-        r"Unknown socket collected \(family (\d+)\)|BUG! Unknown socket",
+        r"Unknown socket collected \(family (\d+)\)",
         "the server has a socket of a family that cannot be captured: {1}",
     ),
     _row(
@@ -194,6 +194,11 @@ _CATALOGUE: tuple[_Row, ...] = (
         r"tty: .*|Found dangling tty",
         "the server has a terminal open",
         "start it with its input and output in files: `setsid COMMAND </dev/null >LOG 2>&1`",
+    ),
+    _row(
+        "Can't get rlimit",
+        "criu may not look at processes of other users: the capability CAP_SYS_RESOURCE is missing",
+        "run coldstart as root with all capabilities",
     ),
     _row("No space left on device", "the disk is full"),
     _row("Unable to freeze cgroup", "the container's processes could not be frozen"),

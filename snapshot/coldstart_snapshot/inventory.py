@@ -73,21 +73,15 @@ def require_snapshot(state_folder: Path, name: str) -> str:
 
 def load_variant(state_folder: Path, name: str, variant: str | None = None) -> StoredVariant:
     """One variant by name; without a name the only one there is."""
-    require_snapshot(state_folder, name)
-    variants = _variant_names(state_folder, name)
-    if variant is None:
-        if len(variants) > 1:
-            raise NotFoundError(
-                f"snapshot has {len(variants)} variants: {name}: {', '.join(variants)}",
-                hint="name one with `--variant`",
-            )
-        variant = variants[0]
-    if check_name(variant) not in variants:
-        hint = near_matches_hint(variant, variants, otherwise=f"it has {', '.join(variants)}")
-        raise NotFoundError(f"snapshot {name} has no such variant: {variant}", hint=hint)
-    found = _load(state_folder, name, variant)
+    variants = select_variants(state_folder, name, variant)
+    if len(variants) > 1:
+        raise NotFoundError(
+            f"snapshot has {len(variants)} variants: {name}: {', '.join(variants)}",
+            hint="name one with `--variant`",
+        )
+    found = _load(state_folder, name, variants[0])
     if isinstance(found, DamagedVariant):
-        raise DataError(found.problem, hint=f"coldstart snap remove {name} --variant {variant}")
+        raise DataError(found.problem, hint=f"coldstart snap remove {name} --variant {variants[0]}")
     return found
 
 
@@ -157,11 +151,7 @@ def remove_snapshot(
     require_snapshot(state_folder, name)
     try:
         with snapshot_lock(run_folder, name, wait_seconds=wait_seconds):
-            present = _variant_names(state_folder, name)
-            if variant is not None and check_name(variant) not in present:
-                hint = near_matches_hint(variant, present, otherwise=f"it has {', '.join(present)}")
-                raise NotFoundError(f"snapshot {name} has no such variant: {variant}", hint=hint)
-            chosen = present if variant is None else (variant,)
+            chosen = select_variants(state_folder, name, variant)
             parent = snapshots_folder(state_folder) / name
             for one in chosen:
                 # out of sight first: a crash in the middle leaves a leftover, not half a snapshot
@@ -177,6 +167,18 @@ def remove_snapshot(
             error.message = f"snapshot is in use: {name} ({error.message})"
         raise
     return chosen
+
+
+def select_variants(state_folder: Path, name: str, variant: str | None) -> tuple[str, ...]:
+    """All variants of a snapshot, damaged ones too, or the one that is named."""
+    require_snapshot(state_folder, name)
+    present = _variant_names(state_folder, name)
+    if variant is None:
+        return present
+    if check_name(variant) not in present:
+        hint = near_matches_hint(variant, present, otherwise=f"it has {', '.join(present)}")
+        raise NotFoundError(f"snapshot {name} has no such variant: {variant}", hint=hint)
+    return (variant,)
 
 
 def _load(state_folder: Path, name: str, variant: str) -> StoredVariant | DamagedVariant:

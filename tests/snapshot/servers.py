@@ -9,9 +9,10 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,9 @@ from coldstart_cli.config import Config, load
 from coldstart_cli.errors import ColdstartError
 from coldstart_snapshot.container import ContainerSpec, RunningContainer, kill_and_delete, run_container
 from coldstart_snapshot.criu import find_criu
-from coldstart_snapshot.processes import end_tree
+from coldstart_snapshot.processes import end_tree, listening_ports
 from coldstart_snapshot.ready import wait_ready
+from conftest import wait_until
 
 PYTHON = "/usr/bin/python3"
 
@@ -78,10 +80,14 @@ http.server.ThreadingHTTPServer(('127.0.0.1', port), Handler).serve_forever()
 """
 
 
+def require_root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+
+
 def require_engine() -> None:
     """Skip, with the reason, where containers cannot be captured."""
-    if os.geteuid() != 0:
-        pytest.skip("capturing needs root")
+    require_root()
     for program in ("runc", "criu"):
         if shutil.which(program, path=os.environ["PATH"] + ":/usr/local/sbin:/usr/sbin:/sbin") is None:
             pytest.skip(f"program is not installed: {program}")
@@ -89,6 +95,13 @@ def require_engine() -> None:
         find_criu()
     except ColdstartError as error:
         pytest.skip(f"{error.message}: {error.hint}")
+
+
+def has_capability(number: int) -> bool:
+    """Whether this process has a capability; root in a container may lack some."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    effective = next(line.split()[1] for line in lines if line.startswith("CapEff:"))
+    return bool(int(effective, 16) >> number & 1)
 
 
 def free_port() -> int:
@@ -163,25 +176,46 @@ class Lab:
         self.containers.append(container_id)
         return container_id
 
-    def start(
-        self, name: str, port: int, *extras: str, **changes: object
-    ) -> tuple[RunningContainer, Overlay, Path]:
-        """A server in a container over an overlay, ready."""
-        overlay = self.overlay(name).mount()
-        (overlay.root / "srv").mkdir(exist_ok=True)
-        log = self.tmp_path / f"{name}.log"
-        spec = ContainerSpec(
+    def spec(self, name: str, overlay: Overlay, port: int, *extras: str, **changes: Any) -> ContainerSpec:
+        return ContainerSpec(
             id=self.id(name),
             root=overlay.root,
             arguments=(PYTHON, "-c", SERVER, str(port), "/srv", ",".join(extras)),
             environment={"PATH": "/usr/bin:/bin"},
-            log=log,
-            **changes,  # type: ignore[arg-type]
+            log=self.tmp_path / f"{name}.log",
+            **changes,
         )
-        container = run_container(spec, self.config)
+
+    def run(self, spec: ContainerSpec) -> RunningContainer:
+        return run_container(spec, self.config)
+
+    def start(
+        self, name: str, port: int, *extras: str, **changes: Any
+    ) -> tuple[RunningContainer, Overlay, Path]:
+        """A server in a container over an overlay, ready."""
+        overlay = self.overlay(name).mount()
+        (overlay.root / "srv").mkdir(exist_ok=True)
+        spec = self.spec(name, overlay, port, *extras, **changes)
+        container = self.run(spec)
         if "unready" not in extras:
             wait_ready(url(port), 30, pid=container.pid)
-        return container, overlay, log
+        return container, overlay, spec.log
+
+    def wait_listening(self, pid: int, port: int) -> None:
+        """Wait for a server that nobody outside its network namespace can ask."""
+        wait_until(lambda: f"127.0.0.1:{port}" in listening_ports([pid]), f"process {pid} listens")
+
+    def processes_in(self, container_id: str) -> list[int]:
+        """Processes in a container's cgroup, which a failed restore must not leave."""
+        found = []
+        for entry in os.listdir("/proc"):
+            with suppress(OSError):
+                if (
+                    entry.isdecimal()
+                    and f"/coldstart/{container_id}\n" in Path(f"/proc/{entry}/cgroup").read_text()
+                ):
+                    found.append(int(entry))
+        return found
 
     def start_process(self, port: int, *extras: str) -> tuple[int, Path, Path]:
         """The same server as a plain process in a session of its own."""
@@ -234,4 +268,14 @@ def laboratory(tmp_path: Path) -> Iterator[Lab]:
         lab.close()
 
 
-__all__ = ["Lab", "Overlay", "ask", "free_port", "laboratory", "require_engine", "url"]
+__all__ = [
+    "Lab",
+    "Overlay",
+    "ask",
+    "free_port",
+    "has_capability",
+    "laboratory",
+    "require_engine",
+    "require_root",
+    "url",
+]

@@ -1,0 +1,55 @@
+"""coldstart snap verify: check sizes and digests of a snapshot's files."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from coldstart_commands.shell import Shell, coldstart_command
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the snapshot.")]
+VariantOption = Annotated[
+    str | None, typer.Option("--variant", metavar="VARIANT", help="Only this variant; else all of them.")
+]
+
+
+@coldstart_command()
+def command(shell: Shell, name: NameArgument, variant: VariantOption = None) -> None:
+    """Read every file of a snapshot and compare it with the manifest; a difference is exit 65."""
+    from coldstart_cli.errors import DataError
+    from coldstart_snapshot.inventory import DamagedVariant, list_variants, load_variant
+    from coldstart_snapshot.verify import VerifyResult, check_files
+
+    folder = shell.config.state_folder
+    variants = list_variants(folder, name) if variant is None else (load_variant(folder, name, variant),)
+    documents = []
+    damaged = []
+    for found in variants:
+        if isinstance(found, DamagedVariant):
+            label, result = found.variant, VerifyResult(0, 0, (found.problem,))
+        else:
+            label, result = found.manifest.variant, check_files(found.folder, found.manifest)
+        for problem in result.problems:
+            shell.printer.warning(f"{name}/{label}: {problem}")
+        if result.problems:
+            damaged.append(label)
+        verdict = "damaged" if result.problems else "sound"
+        shell.printer.answer(
+            f"{name}/{label}: {verdict}, {result.files} files, {result.size_bytes / 1e6:.1f} MB"
+        )
+        documents.append(
+            {
+                "variant": label,
+                "sound": not result.problems,
+                "files": result.files,
+                "size_bytes": result.size_bytes,
+                "problems": list(result.problems),
+            }
+        )
+    shell.printer.document("snap.verify", 1, {"name": name, "sound": not damaged, "variants": documents})
+    if damaged:
+        raise DataError(
+            f"snapshot is damaged: {name}: {', '.join(damaged)}",
+            hint=f"coldstart snap remove {name} --variant {damaged[0]}, then capture again",
+        )
