@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coldstart_cli.errors import ColdstartError
 from coldstart_cli.notify import notify
 from coldstart_commands.shell import DryRunOption, Shell, coldstart_command
 
@@ -46,43 +45,45 @@ def command(
     Stays in the foreground until SIGTERM or Ctrl-C, then unmounts; tells a service manager when the
     mount answers.
     """
-    from coldstart_fs.mount import MountRequest, check_request, mount_detached, unmount, wait_for_server
+    from coldstart_fs.mount import MountRequest, check_request, mount_detached, serve
 
-    config = shell.config
+    config, printer = shell.config, shell.printer
     request = MountRequest(
         name=name,
         mountpoint=mountpoint,
         store=config.store,
         cache=config.cache_folder,
         run_folder=config.run_folder,
-        overlay=overlay.absolute() if overlay is not None else None,
+        overlay=overlay,
         suid=suid,
         dev=dev,
     )
+
+    def tell(record: MountRecord) -> None:
+        for loss in losses(record):
+            printer.warning(loss)
+        printer.document("image.mount", 1, describe(record))
+
+    def ready(record: MountRecord) -> None:
+        tell(record)
+        printer.note(f"{_short(record)} is mounted at {record.mountpoint}")
+        notify("READY=1", f"STATUS=serving {record.name} at {record.mountpoint}", f"MAINPID={os.getpid()}")
+
     if dry_run:
         record = check_request(request)
-        shell.printer.answer(f"would mount {record.name} ({record.image[:19]}) at {record.mountpoint}")
-        shell.printer.document("image.mount", 1, describe(record))
-        return
-    record = mount_detached(request)
-    for loss in losses(record):
-        shell.printer.warning(loss)
-    shell.printer.document("image.mount", 1, describe(record))
-    if detach:
-        shell.printer.answer(
-            f"{record.mountpoint}: {record.name} ({record.image[:19]}), served by pid {record.server_pid}"
-        )
-        return
-    try:
-        shell.printer.note(f"{record.name} ({record.image[:19]}) is mounted at {record.mountpoint}")
-        notify("READY=1", f"STATUS=serving {record.name} at {record.mountpoint}", f"MAINPID={os.getpid()}")
-        wait_for_server(record)
-    finally:
-        notify("STOPPING=1")
-        unmount(record.mountpoint, run_folder=config.run_folder)
-    raise ColdstartError(
-        f"image server ended: {record.mountpoint}", hint="`image mount` again; readers saw errors"
-    )
+        printer.answer(f"would mount {_short(record)} at {record.mountpoint}")
+        printer.document("image.mount", 1, describe(record))
+    elif detach:
+        record = mount_detached(request)
+        tell(record)
+        printer.answer(f"{record.mountpoint}: {_short(record)}, served by pid {record.server_pid}")
+    else:
+        serve(request, on_ready=ready, on_end=lambda: notify("STOPPING=1"))
+
+
+def _short(record: MountRecord) -> str:
+    digest = record.image[:19]
+    return digest if record.name.startswith(digest) else f"{record.name} ({digest})"
 
 
 def describe(record: MountRecord) -> dict[str, Any]:
@@ -100,11 +101,15 @@ def describe(record: MountRecord) -> dict[str, Any]:
 
 
 def losses(record: MountRecord) -> list[str]:
-    """What the kernel did not let us set, with what that costs."""
+    """What the server or the kernel could not do as it should, with what that costs."""
     from coldstart_fs.tuning import wanted_settings
 
     return [
-        f"{name} is {kept if kept is not None else 'not readable'} instead of {wanted}: streams read slower"
-        for name, wanted in wanted_settings().items()
-        if (kept := record.settings.get(name)) != wanted
+        *record.notes,
+        *(
+            f"{name} is {kept if kept is not None else 'not readable'} instead of {wanted}: "
+            "streams read slower"
+            for name, wanted in wanted_settings().items()
+            if (kept := record.settings.get(name)) != wanted
+        ),
     ]

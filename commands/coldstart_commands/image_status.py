@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from coldstart_cli.errors import NegativeAnswer
 from coldstart_commands.image_mount import describe
 from coldstart_commands.shell import Shell, coldstart_command
@@ -9,26 +11,46 @@ from coldstart_commands.shell import Shell, coldstart_command
 
 @coldstart_command()
 def command(shell: Shell) -> None:
-    """List the images mounted on this host; exit status 3 when a server died and left its mount."""
-    from coldstart_fs.records import all_records
+    """List the images mounted on this host, with what their servers have read since they started.
 
-    records = [record for _, record in all_records(shell.config.run_folder)]
-    rows = [
-        [
-            str(record.mountpoint),
-            record.name,
-            record.image[:19],
-            "serving" if record.server_lives() else "dead",
-            str(record.server_pid),
-        ]
-        for record in records
-    ]
+    Mounts whose server died are cleaned up and named; where that cannot be done they stay listed as
+    dead, and the exit status is 3.
+    """
+    from coldstart_fs.mount import sweep_stale
+    from coldstart_fs.records import all_records, read_counters
+
+    printer, run_folder = shell.printer, shell.config.run_folder
+    swept = sweep_stale(run_folder)
+    for mountpoint in swept:
+        printer.warning(f"image server had died, its mount is cleaned up: {mountpoint}")
+    mounts, rows = [], []
+    for folder, record in all_records(run_folder):
+        counters, serving = read_counters(folder), record.server_lives()
+        mounts.append({**describe(record), "serving": serving, "counters": counters})
+        rows.append(
+            [
+                str(record.mountpoint),
+                record.name,
+                record.image[:19],
+                "serving" if serving else "dead",
+                str(record.server_pid),
+                *_served(counters),
+            ]
+        )
+        if failed := counters.get("failed_requests"):
+            printer.warning(f"{failed} requests failed at {record.mountpoint}: see {folder / 'log'}")
+        if failure := counters.get("cache_failure"):
+            printer.warning(f"cache of {record.mountpoint} cannot keep chunks: {failure}")
     if rows:
-        shell.printer.table(["mount point", "image", "digest", "state", "pid"], rows, right=[4])
+        headings = ["MOUNTPOINT", "IMAGE", "DIGEST", "STATE", "PID", "FROM CACHE", "FROM STORE", "FAILED"]
+        printer.table(headings, rows, right=[4, 5, 6, 7])
     else:
-        shell.printer.answer("no image is mounted")
-    mounts = [{**describe(record), "serving": record.server_lives()} for record in records]
-    shell.printer.document("image.status", 1, {"mounts": mounts})
-    dead = [str(record.mountpoint) for record in records if not record.server_lives()]
+        printer.answer("no image is mounted")
+    printer.document("image.status", 1, {"mounts": mounts, "swept": [str(path) for path in swept]})
+    dead = [mount["mountpoint"] for mount in mounts if not mount["serving"]]
     if dead:
         raise NegativeAnswer(f"image server died: {dead[0]}", hint=f"coldstart image unmount {dead[0]}")
+
+
+def _served(counters: dict[str, Any]) -> list[str]:
+    return [str(counters.get(key, 0)) for key in ("cache_chunks", "store_chunks", "failed_requests")]

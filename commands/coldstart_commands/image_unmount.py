@@ -16,14 +16,26 @@ MountpointArgument = Annotated[Path, typer.Argument(metavar="MOUNTPOINT", help="
 def command(shell: Shell, mountpoint: MountpointArgument, dry_run: DryRunOption = False) -> None:
     """End a mount: overlay, FUSE and server; what was written to an overlay's upper folder stays.
 
-    Cleans up after a server that died, too.
+    A mount that is still in use after two seconds is detached, and a warning says so. Cleans up after a
+    server that died, too.
     """
     from coldstart_fs.mount import require_mount, unmount
 
-    record = require_mount(mountpoint, shell.config.run_folder)
+    run_folder, printer = shell.config.run_folder, shell.printer
+    in_use = False
     if dry_run:
-        shell.printer.answer(f"would unmount {record.name} at {record.mountpoint}")
+        record = require_mount(mountpoint, run_folder)
+        printer.answer(f"would unmount {record.name} at {record.mountpoint}")
     else:
-        unmount(mountpoint, run_folder=shell.config.run_folder)
-        shell.printer.note(f"unmounted: {record.mountpoint}")
-    shell.printer.document("image.unmount", 1, {"mountpoint": str(record.mountpoint), "image": record.image})
+        report = unmount(mountpoint, run_folder=run_folder)
+        record, in_use = report.record, report.in_use
+        if in_use:
+            printer.warning(
+                f"mount was still in use and is detached: {record.mountpoint}: its users see errors"
+            )
+        printer.note(f"unmounted: {record.mountpoint}")
+    printer.document(
+        "image.unmount",
+        1,
+        {"mountpoint": str(record.mountpoint), "image": record.image, "in_use": in_use},
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import tempfile
 from contextlib import suppress
@@ -18,8 +17,6 @@ _QUARANTINE = "quarantine-v1"
 _TAG = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n# written by coldstart, see https://bford.info/cachedir/\n"
 )
-# the cache is of no use any more, but reads go on: serve through
-_CANNOT_STORE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 
 
 class ChunkCache:
@@ -29,7 +26,9 @@ class ChunkCache:
         self.folder = folder
         self.quarantined = 0
         self.store_failure: str | None = None
+        self._chunks = str(folder / _CHUNKS)
         self._verified: set[bytes] = set()
+        self._folders: set[str] = set()
         self._lock = Lock()
 
     def prepare(self) -> None:
@@ -40,78 +39,102 @@ class ChunkCache:
             with suppress(OSError):
                 tag.write_bytes(_TAG)
 
-    def is_verified(self, digest: bytes) -> bool:
-        """Whether this process has seen the right bytes under this name."""
-        return digest in self._verified
+    def read(
+        self, digest: bytes, offset: int, length: int, *, size_bytes: int, wait: bool
+    ) -> bytes | bytearray | None:
+        """A part of a chunk of `size_bytes`, verified whole at its first use; None when it is not at hand.
 
-    def read_verified(self, digest: bytes, offset: int, length: int) -> bytes | None:
-        """A part of a chunk that was verified before; None when it is gone."""
+        Without `wait` only what the page cache holds is at hand. A damaged chunk goes to quarantine.
+        """
         try:
             descriptor = os.open(self._path(digest), os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._forget(digest)
             return None
         try:
-            data = os.pread(descriptor, length, offset)
+            if digest in self._verified:
+                data = _read(descriptor, offset, length, wait=wait)
+                if data is not None and len(data) == length:
+                    return data
+                if data is not None:  # cut short behind our back: the next reading verifies it anew
+                    self._forget(digest)
+                return None
+            data = _read(descriptor, 0, size_bytes + 1, wait=wait)
         except OSError:
-            data = b""
+            return None
         finally:
             os.close(descriptor)
-        if len(data) != length:  # truncated behind our back
-            self._forget(digest)
-            return None
-        return data
-
-    def load(self, digest: bytes) -> bytes | None:
-        """A whole chunk, verified now; a damaged one goes to quarantine and counts as absent."""
-        path = self._path(digest)
-        try:
-            data = path.read_bytes()
-        except OSError:
+        if data is None:
             return None
         if chunk_digest(data) != digest:
-            self._quarantine(path)
+            self._quarantine(digest)
             return None
         with self._lock:
             self._verified.add(digest)
-        return data
+        return data[offset : offset + length]
 
-    def put(self, digest: bytes, data: bytes) -> None:
-        """Keep a verified chunk; a full or read-only cache is remembered for the status, not raised."""
+    def put(self, digest: bytes, data: bytes) -> bool:
+        """Keep a verified chunk; a full or read-only cache is remembered for the status, never raised."""
         path = self._path(digest)
-        temporary: str | None = None
+        folder = path[:-65]
+        temporary = ""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(data)
+            if folder not in self._folders:
+                os.makedirs(folder, exist_ok=True)
+                self._folders.add(folder)
+            descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".tmp")
+            try:
+                written = os.write(descriptor, data)
+                while written < len(data):
+                    written += os.write(descriptor, data[written:])
+            finally:
+                os.close(descriptor)
             # no fsync: after a power loss the first use finds out and fetches again
-            os.replace(temporary, path)
+            os.rename(temporary, path)
         except OSError as error:
-            if temporary is not None:
+            if temporary:
                 with suppress(OSError):
                     os.unlink(temporary)
-            if error.errno not in _CANNOT_STORE:
-                raise
-            self.store_failure = f"{error.strerror}: {path.parent}"
-            return
+            self._folders.discard(folder)
+            self.store_failure = f"{error.strerror}: {folder}"
+            return False
+        self.store_failure = None
         with self._lock:
             self._verified.add(digest)
+        return True
 
-    def _path(self, digest: bytes) -> Path:
+    def _path(self, digest: bytes) -> str:
         text = digest.hex()
-        return self.folder / _CHUNKS / text[:2] / text
+        return f"{self._chunks}/{text[:2]}/{text}"
 
     def _forget(self, digest: bytes) -> None:
         with self._lock:
             self._verified.discard(digest)
 
-    def _quarantine(self, path: Path) -> None:
-        self.quarantined += 1
-        target = self.folder / _QUARANTINE
+    def _quarantine(self, digest: bytes) -> None:
+        path, target = self._path(digest), self.folder / _QUARANTINE
+        with self._lock:
+            self.quarantined += 1
         try:
             target.mkdir(parents=True, exist_ok=True)
-            os.replace(path, target / path.name)
+            os.replace(path, target / os.path.basename(path))
         except OSError:
             with suppress(OSError):
-                path.unlink()
+                os.unlink(path)
+
+
+def _read(descriptor: int, offset: int, length: int, *, wait: bool) -> bytes | bytearray | None:
+    if wait:
+        return os.pread(descriptor, length, offset)
+    buffer = bytearray(length)
+    try:
+        count = os.preadv(descriptor, [buffer], offset, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return None
+    except OSError:  # some file systems know no such reading: a local disk's wait is shorter than a thread's
+        return os.pread(descriptor, length, offset)
+    # less than asked for is the end of the file, or where the page cache ends
+    if count < length and count < os.fstat(descriptor).st_size - offset:
+        return None
+    del buffer[count:]
+    return buffer

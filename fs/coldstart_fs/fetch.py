@@ -1,102 +1,114 @@
-"""Chunks for readers: from the cache, else from the store; verified on every fill, fetched once for all."""
+"""Chunks from the store: neighbours in one request, every chunk verified before anybody sees it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from threading import Event, Lock
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from coldstart_cli.errors import ColdstartError, DataError
 from coldstart_fs.cache import ChunkCache
 from coldstart_fs.chunk import decode_chunk, verify
-from coldstart_fs.locator import Locator
+from coldstart_fs.locator import ChunkLocation, Locator
 from coldstart_fs.names import digest_text, pack_key
 from coldstart_fs.store import Store
 
-_WAIT_SECONDS = 60.0
+_LARGEST_REQUEST_BYTES = 4 << 20
 
 
-@dataclass
-class _Flight:
-    """One fetch in progress: its leader sets the outcome and wakes everybody, whatever happened."""
+class Loaded(NamedTuple):
+    """A chunk, or why it cannot be had."""
 
-    done: Event = field(default_factory=Event)
-    data: bytes | None = None
-    failure: Exception | None = None
+    outcome: bytes | Exception
+    from_cache: bool = False
 
 
-@dataclass
-class FetchCounters:
-    """What was served from where since the server started."""
+@dataclass(frozen=True)
+class Run:
+    """Chunks that stand side by side in a pack."""
 
-    cache_chunks: int = 0
-    store_chunks: int = 0
-    store_bytes: int = 0
-    failures: int = 0
+    pack: bytes
+    offset: int
+    length: int
+    chunks: tuple[tuple[bytes, ChunkLocation], ...]
 
 
 class ChunkSource:
-    """Reads chunks of one image. Thread-safe; errors are never remembered."""
+    """Chunks of one image, through the cache. Thread-safe; errors are never remembered."""
 
     def __init__(self, store: Store, locator: Locator, cache: ChunkCache, log: Callable[[str], None]) -> None:
         self.cache = cache
-        self.counters = FetchCounters()
         self._store = store
         self._locator = locator
         self._log = log
-        self._flights: dict[bytes, _Flight] = {}
-        self._lock = Lock()
 
-    def read(self, digest: bytes) -> bytes:
-        """A whole chunk with the right digest, or an error; concurrent readers share one fetch."""
-        with self._lock:
-            flight = self._flights.get(digest)
-            leader = flight is None
-            if flight is None:
-                flight = self._flights[digest] = _Flight()
-        if leader:
-            try:
-                flight.data = self._load(digest)
-            except Exception as error:  # noqa: BLE001 - every waiter must hear of it, whatever it is
-                flight.failure = error
-            finally:
-                with self._lock:
-                    del self._flights[digest]
-                flight.done.set()
-        elif not flight.done.wait(_WAIT_SECONDS):
-            raise ColdstartError(f"chunk did not arrive in {_WAIT_SECONDS:g} s: {digest_text(digest)}")
-        if flight.failure is not None:
-            raise flight.failure
-        assert flight.data is not None
-        return flight.data
+    def plan(self, digests: Iterable[bytes]) -> list[Run]:
+        """Requests that bring these chunks; one that the store does not know is in none."""
+        runs: list[Run] = []
+        for digest in digests:
+            place = self._locator.find(digest)
+            if place is None:
+                continue
+            last = runs[-1] if runs else None
+            if (
+                last is not None
+                and (last.pack, last.offset + last.length) == (place.pack, place.offset)
+                and last.length + place.stored_bytes <= _LARGEST_REQUEST_BYTES
+            ):
+                joined = (*last.chunks, (digest, place))
+                runs[-1] = Run(last.pack, last.offset, last.length + place.stored_bytes, joined)
+            else:
+                runs.append(Run(place.pack, place.offset, place.stored_bytes, ((digest, place),)))
+        return runs
 
-    def _load(self, digest: bytes) -> bytes:
-        damaged = self.cache.quarantined
-        if (data := self.cache.load(digest)) is not None:
-            self.counters.cache_chunks += 1
-            return data
-        if self.cache.quarantined > damaged:
-            self._log(f"cached chunk was damaged, fetching it again: {digest_text(digest)}")
+    def load(self, run: Run) -> dict[bytes, Loaded]:
+        """Every chunk of a run, verified, or why it cannot be had."""
+        found: dict[bytes, Loaded] = {}
+        missing: list[tuple[bytes, ChunkLocation]] = []
+        for digest, place in run.chunks:
+            damaged = self.cache.quarantined
+            data = self.cache.read(digest, 0, place.size_bytes, size_bytes=place.size_bytes, wait=True)
+            if data is not None:
+                found[digest] = Loaded(bytes(data), from_cache=True)
+                continue
+            if self.cache.quarantined > damaged:
+                self._log(f"cached chunk was damaged, fetching it again: {digest_text(digest)}")
+            missing.append((digest, place))
+        if len(missing) == len(run.chunks):
+            return self._fetch(run)
+        for digest, place in missing:
+            found |= self._fetch(Run(run.pack, place.offset, place.stored_bytes, ((digest, place),)))
+        return found
+
+    def keep(self, chunks: Mapping[bytes, bytes]) -> list[bytes]:
+        """Put verified chunks into the cache; those that it took."""
+        before = self.cache.store_failure
+        kept = [digest for digest, data in chunks.items() if self.cache.put(digest, data)]
+        if self.cache.store_failure is not None and before is None:
+            self._log(f"cache cannot keep chunks, serving through it: {self.cache.store_failure}")
+        return kept
+
+    def _fetch(self, run: Run) -> dict[bytes, Loaded]:
         try:
-            return self._fetch(digest)
-        except Exception:
-            self.counters.failures += 1
-            raise
+            stored = self._store.get_range(pack_key(run.pack), run.offset, run.length)
+        except ColdstartError as error:
+            if len(run.chunks) == 1:
+                return {run.chunks[0][0]: Loaded(error)}
+            # a pack that was cut short still has what stands before the cut
+            found: dict[bytes, Loaded] = {}
+            for digest, place in run.chunks:
+                found |= self._fetch(Run(run.pack, place.offset, place.stored_bytes, ((digest, place),)))
+            return found
+        return {digest: Loaded(_decoded(digest, place, run, stored)) for digest, place in run.chunks}
 
-    def _fetch(self, digest: bytes) -> bytes:
-        location = self._locator.find(digest)
-        if location is None:
-            raise DataError(f"store does not know where this chunk is: {digest_text(digest)}")
-        stored = self._store.get_range(pack_key(location.pack), location.offset, location.stored_bytes)
-        try:
-            data = decode_chunk(location, stored)
-            verify(digest, data)
-        except DataError as error:
-            raise DataError(
-                f"{error.message}: pack {digest_text(location.pack)}, offset {location.offset}",
-                hint=error.hint,
-            ) from error
-        self.counters.store_chunks += 1
-        self.counters.store_bytes += len(stored)
-        self.cache.put(digest, data)
-        return data
+
+def _decoded(digest: bytes, place: ChunkLocation, run: Run, stored: bytes) -> bytes | Exception:
+    start = place.offset - run.offset
+    part = stored if len(run.chunks) == 1 else stored[start : start + place.stored_bytes]
+    try:
+        data = decode_chunk(place, part)
+        verify(digest, data)
+    except ColdstartError as error:
+        where = f"pack {digest_text(place.pack)}, offset {place.offset}"
+        return DataError(f"{error.message}: {where}", hint=error.hint)
+    return data

@@ -1,36 +1,94 @@
-"""mount(2) and umount2(2): the system calls themselves, since names may hold any byte but NUL."""
+"""mount(2), umount2(2) and the mount table: the calls themselves, since names may hold any byte but NUL."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from coldstart_cli.errors import BusyError, ColdstartError, IoFailure, PermissionNeededError, UnavailableError
-from coldstart_cli.files import unescape_mountinfo
+from coldstart_cli.files import mountinfo, unescape_mountinfo
 
+IMAGE_SOURCE_PREFIX = "coldstart:"
+_MS_NOSUID = 2
 _MS_NODEV = 4
 _MNT_DETACH = 2
 _UMOUNT_NOFOLLOW = 8
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def mount_overlay(lower: Path, upper: Path, work: Path, mountpoint: Path, *, dev: bool) -> None:
-    """A writable overlay of `upper` over `lower`; names with separators are escaped as overlayfs wants it."""
+@dataclass(frozen=True)
+class KernelMount:
+    """One line of the mount table, as far as it matters here."""
+
+    point: str
+    kind: str
+    source: str
+    device: int
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it is one of ours: the FUSE file system of an image, or the overlay on top."""
+        return self.source.startswith(IMAGE_SOURCE_PREFIX)
+
+
+def mount_at(mountpoint: Path | str) -> KernelMount | None:
+    """What is mounted exactly there, topmost first, from the mount table alone."""
+    wanted = os.path.abspath(mountpoint)
+    found = None
+    for mount in _mounts():
+        if mount.point == wanted:
+            found = mount
+    return found
+
+
+def file_system_of(path: Path) -> str | None:
+    """The type of the file system that an existing path lies on."""
+    device = os.stat(path).st_dev
+    return next((mount.kind for mount in _mounts() if mount.device == device), None)
+
+
+def real_mountpoint(path: Path) -> Path:
+    """`path` with symlinks followed, without touching a mount there that may be dead or hung."""
+    name = path.name
+    if name not in {"", "..", "."}:
+        place = Path(os.path.realpath(path.parent)) / name
+        if mount_at(place) is not None:
+            return place
+    return Path(os.path.realpath(path))
+
+
+def mount_overlay(
+    lower: Path,
+    upper: Path,
+    work: Path,
+    mountpoint: Path,
+    *,
+    dev: bool,
+    suid: bool = True,
+    source: str = "coldstart",
+) -> None:
+    """A writable overlay of `upper` over `lower`; separators in names are escaped as overlayfs wants it."""
     options = ",".join(
         f"{key}={_escape(path)}"
         for key, path in (("lowerdir", lower), ("upperdir", upper), ("workdir", work))
     )
-    flags = 0 if dev else _MS_NODEV
+    # flags of the lower mount do not reach through an overlay: they are the overlay's own
+    flags = (0 if suid else _MS_NOSUID) | (0 if dev else _MS_NODEV)
     if _libc.mount(
-        b"coldstart", os.fsencode(mountpoint), b"overlay", flags, options.encode("utf-8", "surrogateescape")
+        source.encode(),
+        os.fsencode(mountpoint),
+        b"overlay",
+        flags,
+        options.encode("utf-8", "surrogateescape"),
     ):
         raise _failure("cannot mount overlay", mountpoint, upper)
 
 
 def mount_fusectl(mountpoint: Path) -> None:
-    """The control file system of FUSE connections, where nobody has mounted it."""
+    """The control file system of FUSE connections."""
     if _libc.mount(b"none", os.fsencode(mountpoint), b"fusectl", 0, None):
         raise _failure("cannot mount fusectl", mountpoint)
 
@@ -42,15 +100,19 @@ def unmount_now(mountpoint: Path, *, detach: bool = False) -> None:
         raise _failure("cannot unmount", mountpoint)
 
 
-def filesystem_at(mountpoint: Path) -> tuple[str, str] | None:
-    """Type and source of what is mounted exactly there, topmost first, from the mount table alone."""
-    wanted = os.path.abspath(mountpoint)
-    found = None
-    for line in Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines():
-        left, _, right = line.partition(" - ")
-        if unescape_mountinfo(left.split()[4]) == wanted:
-            kind, source = right.split(" ")[:2]
-            found = (kind, unescape_mountinfo(source))
+def _mounts() -> list[KernelMount]:
+    found = []
+    for fields in mountinfo():
+        separator = fields.index("-", 6)
+        major, minor = fields[2].split(":")
+        found.append(
+            KernelMount(
+                point=unescape_mountinfo(fields[4]),
+                kind=fields[separator + 1],
+                source=unescape_mountinfo(fields[separator + 2]),
+                device=os.makedev(int(major), int(minor)),
+            )
+        )
     return found
 
 

@@ -14,11 +14,12 @@ from coldstart_cli.files import atomic_write
 
 _SCHEMA = "coldstart.mount"
 _VERSION = 1
+_PATHS = ("mountpoint", "cache", "fuse_mountpoint", "overlay")
 
 
 @dataclass(frozen=True)
 class MountRecord:
-    """One mount; `settings` are as the kernel kept them.
+    """One mount; `settings` are as the kernel kept them, `notes` what the server has to say.
 
     `fuse_mountpoint` is `mountpoint` unless an overlay lies on top.
     """
@@ -33,6 +34,7 @@ class MountRecord:
     server_pid: int = 0
     server_start_ticks: int = 0
     settings: Mapping[str, int | None] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def server_lives(self) -> bool:
         """Whether the server is still that very process."""
@@ -42,7 +44,7 @@ class MountRecord:
 def start_ticks(pid: int) -> int:
     """When a process started, in clock ticks since boot; 0 when it is gone or a zombie."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:
         return 0
     state, *rest = text.rpartition(")")[2].split()
@@ -50,14 +52,27 @@ def start_ticks(pid: int) -> int:
 
 
 def record_folder(run_folder: Path, mountpoint: Path) -> Path:
-    """Where the record, the log and the lower mount of a mount point are kept."""
+    """Where the record, the log, the counters and the lower mount of a mount point are kept."""
     name = hashlib.sha256(os.fsencode(os.path.abspath(mountpoint))).hexdigest()[:16]
-    return run_folder / "mounts" / name
+    return Path(os.path.abspath(run_folder)) / "mounts" / name
+
+
+def lock_path(folder: Path) -> Path:
+    """The lock of a record folder; never removed, since somebody may be waiting for it."""
+    return folder.with_suffix(".lock")
+
+
+def log_path(folder: Path) -> Path:
+    return folder / "log"
+
+
+def counters_path(folder: Path) -> Path:
+    return folder / "counters.json"
 
 
 def write_record(folder: Path, record: MountRecord) -> None:
     content: dict[str, Any] = {"schema": _SCHEMA, "version": _VERSION, **asdict(record)}
-    for key in ("mountpoint", "cache", "fuse_mountpoint", "overlay"):
+    for key in _PATHS:
         content[key] = None if content[key] is None else str(content[key])
     # names may hold any byte: surrogates survive as escapes
     atomic_write(folder / "record.json", json.dumps(content, indent=2).encode("ascii") + b"\n", mode=0o600)
@@ -69,19 +84,29 @@ def read_record(folder: Path) -> MountRecord | None:
         content = json.loads((folder / "record.json").read_bytes())
         known = {item.name for item in fields(MountRecord)}
         values = {key: value for key, value in content.items() if key in known}
-        for key in ("mountpoint", "cache", "fuse_mountpoint", "overlay"):
+        for key in _PATHS:
             values[key] = None if values.get(key) is None else Path(values[key])
+        values["notes"] = tuple(values.get("notes", ()))
         return MountRecord(**values)
     except (OSError, ValueError, TypeError, AttributeError):
         return None
 
 
+def read_counters(folder: Path) -> dict[str, Any]:
+    """What the server counted until a second ago; empty when it has not counted yet."""
+    try:
+        content = json.loads(counters_path(folder).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def all_records(run_folder: Path) -> list[tuple[Path, MountRecord]]:
     """Every readable record with its folder, in order of the mount points."""
-    folder = run_folder / "mounts"
+    folder = Path(os.path.abspath(run_folder)) / "mounts"
     try:
         names = sorted(os.listdir(folder))
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         return []
     found = [(folder / name, record) for name in names if (record := read_record(folder / name)) is not None]
     return sorted(found, key=lambda item: str(item[1].mountpoint))

@@ -10,17 +10,18 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import pyfuse3
-import trio
 
-from coldstart_fs.fetch import ChunkSource
-from coldstart_fs.index import Index, Inode
+from coldstart_cli.errors import DataError
+from coldstart_fs.cache import ChunkCache
+from coldstart_fs.flights import Flights
+from coldstart_fs.index import HOLE, LONGEST_NAME_BYTES, Index
 
 _DAY_SECONDS = 86400
 _BLOCK_BYTES = 512
-_NAME_LIMIT_BYTES = 255
-_HOLE = bytes(32)
-_CONCURRENT_FETCHES = 32
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_CREAT
+_SIZED = {stat.S_IFREG, stat.S_IFLNK}
+_DEVICES = {stat.S_IFCHR, stat.S_IFBLK}
+_TYPE = 0o170000
 _Handler = TypeVar("_Handler", bound=Callable[..., Awaitable[Any]])
 
 
@@ -48,32 +49,42 @@ class ImageOperations(pyfuse3.Operations):
     enable_writeback_cache = False
     enable_acl = False
 
-    def __init__(self, index: Index, source: ChunkSource, log: Callable[[str], None]) -> None:
+    flights: Flights
+
+    def __init__(self, index: Index, cache: ChunkCache, log: Callable[[str], None]) -> None:
         super().__init__()
         self.log = log
         self.failures = 0
         self._index = index
-        self._source = source
-        self._limiter = trio.CapacityLimiter(_CONCURRENT_FETCHES)
+        self._cache = cache
         self._chunk_bytes = index.chunk_bytes
         self._has_xattrs = index.has_xattrs
+
+    def counters(self) -> dict[str, Any]:
+        """What was served from where, and what went wrong, since the server started."""
+        return {
+            **vars(self.flights.counters),
+            "failed_requests": self.failures,
+            "quarantined_chunks": self._cache.quarantined,
+            "cache_failure": self._cache.store_failure,
+        }
 
     # --- metadata ---
 
     @_guarded
     async def lookup(self, parent_inode: int, name: bytes, ctx: Any) -> pyfuse3.EntryAttributes:
         del ctx
-        if len(name) > _NAME_LIMIT_BYTES:
+        if len(name) > LONGEST_NAME_BYTES:
             raise pyfuse3.FUSEError(errno.ENAMETOOLONG)
         number = self._index.lookup(parent_inode - 1, name)
         if number is None:
             return _absent()
-        return self._attributes(self._index.inode(number))
+        return self._attributes(number)
 
     @_guarded
     async def getattr(self, inode: int, ctx: Any) -> pyfuse3.EntryAttributes:
         del ctx
-        return self._attributes(self._index.inode(inode - 1))
+        return self._attributes(inode - 1)
 
     @_guarded
     async def readlink(self, inode: int, ctx: Any) -> bytes:
@@ -104,7 +115,7 @@ class ImageOperations(pyfuse3.Operations):
         data.f_bfree = data.f_bavail = 0
         data.f_files = self._index.inode_count
         data.f_ffree = data.f_favail = 0
-        data.f_namemax = _NAME_LIMIT_BYTES
+        data.f_namemax = LONGEST_NAME_BYTES
         return data
 
     # --- directories ---
@@ -116,10 +127,13 @@ class ImageOperations(pyfuse3.Operations):
 
     @_guarded
     async def readdir(self, fh: int, start_id: int, token: Any) -> None:
-        for position, name, number, _ in self._index.entries(fh - 1, start_id):
-            if not pyfuse3.readdir_reply(
-                token, name, self._attributes(self._index.inode(number)), position + 1
-            ):
+        reply, number = pyfuse3.readdir_reply, fh - 1
+        if start_id < 1 and not reply(token, b".", self._attributes(number), 1):
+            return
+        if start_id < 2 and not reply(token, b"..", self._attributes(self._index.inode(number).parent), 2):
+            return
+        for position, name, entry, _ in self._index.entries(number, start_id - 2):
+            if not reply(token, name, self._attributes(entry), position + 3):
                 return
 
     # --- files ---
@@ -137,70 +151,59 @@ class ImageOperations(pyfuse3.Operations):
         raise pyfuse3.FUSEError(errno.ENOSYS)  # saves one round trip a close
 
     @_guarded
-    async def read(self, fh: int, off: int, size: int) -> bytes:
-        inode = self._index.inode(fh - 1)
-        end = min(off + size, inode.size)
+    async def read(self, fh: int, off: int, size: int) -> bytes:  # pyfuse3 takes any buffer
+        file_bytes, chunk_bytes = self._index.inode(fh - 1).size, self._chunk_bytes
+        end = min(off + size, file_bytes)
         if off >= end:
             return b""
-        first, last = off // self._chunk_bytes, (end - 1) // self._chunk_bytes
-        parts: list[bytes | None] = []
-        missing: list[tuple[int, bytes, int, int]] = []
-        for position in range(first, last + 1):
-            start = position * self._chunk_bytes
-            low, high = max(off, start) - start, min(end, start + self._chunk_bytes) - start
-            digest = self._index.chunk_digest(fh - 1, position)
-            part = self._at_hand(digest, low, high - low)
+        digests = self._index.chunk_digests(fh - 1)
+        parts: list[bytes | bytearray | None] = []
+        missing: list[tuple[int, bytes, slice]] = []
+        for position in range(off // chunk_bytes, (end - 1) // chunk_bytes + 1):
+            start, digest = position * chunk_bytes, digests[position]
+            wanted = slice(max(off, start) - start, min(end - start, chunk_bytes))
+            part = self._at_hand(digest, wanted, min(chunk_bytes, file_bytes - start))
             if part is None:
-                missing.append((len(parts), digest, low, high))
+                missing.append((len(parts), digest, wanted))
             parts.append(part)
         if missing:
-            await self._fetch(missing, parts)
-        return b"".join(part for part in parts if part is not None)
+            chunks = await self.flights.get([digest for _, digest, _ in missing])
+            for slot, digest, wanted in missing:
+                parts[slot] = chunks[digest][wanted]
+        data = parts[0] if len(parts) == 1 else b"".join(part for part in parts if part is not None)
+        if data is None or len(data) != end - off:
+            # the kernel would take a short answer for zeros
+            raise DataError(f"index is damaged: chunks of inode {fh - 1} do not make {file_bytes} bytes")
+        return data  # type: ignore[return-value]
 
-    def _at_hand(self, digest: bytes, offset: int, length: int) -> bytes | None:
-        """What needs no verification and no other thread: holes, and chunks verified before."""
-        if digest == _HOLE:
+    def _at_hand(self, digest: bytes, wanted: slice, size_bytes: int) -> bytes | bytearray | None:
+        """What needs no other thread, whose hop costs more than reading and verifying a chunk in memory."""
+        length: int = wanted.stop - wanted.start
+        if digest == HOLE:
             return bytes(length)
-        if self._source.cache.is_verified(digest):
-            return self._source.cache.read_verified(digest, offset, length)
-        return None
+        if (held := self.flights.held(digest)) is not None:
+            return held[wanted]
+        part = self._cache.read(digest, wanted.start, length, size_bytes=size_bytes, wait=False)
+        if part is not None:
+            self.flights.counters.cache_chunks += 1
+        return part
 
-    async def _fetch(self, missing: list[tuple[int, bytes, int, int]], parts: list[bytes | None]) -> None:
-        async def fetch(slot: int, digest: bytes, low: int, high: int) -> None:
-            data = await trio.to_thread.run_sync(self._source.read, digest, limiter=self._limiter)
-            if len(data) < high:
-                raise ValueError(f"chunk has {len(data)} bytes, {high} are needed")
-            parts[slot] = data[low:high]
-
-        if len(missing) == 1:
-            await fetch(*missing[0])
-            return
-        failures: list[Exception] = []
-
-        async def attempt(slot: int, digest: bytes, low: int, high: int) -> None:
-            try:
-                await fetch(slot, digest, low, high)
-            except Exception as error:  # noqa: BLE001 - raised below, alone and not as a group
-                failures.append(error)
-
-        async with trio.open_nursery() as nursery:
-            for item in missing:
-                nursery.start_soon(attempt, *item)
-        if failures:
-            raise failures[0]
-
-    def _attributes(self, inode: Inode) -> pyfuse3.EntryAttributes:
+    def _attributes(self, number: int) -> pyfuse3.EntryAttributes:
+        inode = self._index.inode(number)
+        kind = inode.mode & _TYPE
         attributes = pyfuse3.EntryAttributes()
-        attributes.st_ino = inode.number + 1
+        attributes.st_ino = number + 1
         attributes.st_mode = inode.mode
         attributes.st_nlink = inode.links
         attributes.st_uid = inode.uid
         attributes.st_gid = inode.gid
-        attributes.st_size = 0 if stat.S_ISDIR(inode.mode) or inode.is_device else inode.size
-        attributes.st_blocks = -(-attributes.st_size // _BLOCK_BYTES)
+        if kind in _SIZED:
+            attributes.st_size = inode.size
+            attributes.st_blocks = -(-inode.size // _BLOCK_BYTES)
+        elif kind in _DEVICES:
+            attributes.st_rdev = os.makedev(*inode.device)
         attributes.st_blksize = self._chunk_bytes
         attributes.st_atime_ns = attributes.st_mtime_ns = attributes.st_ctime_ns = inode.mtime_ns
-        attributes.st_rdev = os.makedev(*inode.device) if inode.is_device else 0
         attributes.entry_timeout = attributes.attr_timeout = _DAY_SECONDS
         return attributes
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from coldstart_cli.errors import ColdstartError
-from coldstart_fs.kernel_mounts import mount_fusectl
+from coldstart_fs.kernel_mounts import mount_fusectl, unmount_now
 
+# for chunks on a local disk: larger ones win nothing in a stream and multiply what a random fault drags in
 READ_AHEAD_KIB = 512
 MAX_BACKGROUND = 256
 CONGESTION_THRESHOLD = 192
@@ -25,24 +28,39 @@ def wanted_settings() -> dict[str, int]:
 
 
 def tune(device: int) -> dict[str, int | None]:
-    """Set what the kernel lets us set for the mount with this `st_dev`; what it kept, None: not readable."""
+    """Set what the kernel lets us set for the mount with this `st_dev`; what it kept, None: not readable.
+
+    Only after the mount has answered: the answer to INIT sets read-ahead again.
+    """
     major, minor = os.major(device), os.minor(device)
     read_ahead = Path(f"/sys/class/bdi/{major}:{minor}/read_ahead_kb")
-    connection = _FUSECTL / str(minor)
-    if not connection.is_dir() and _FUSECTL.is_dir():
-        with suppress(ColdstartError):
-            mount_fusectl(_FUSECTL)
-    wanted = {
-        "read_ahead_kib": (read_ahead, READ_AHEAD_KIB),
-        "max_background": (connection / "max_background", MAX_BACKGROUND),
-        "congestion_threshold": (connection / "congestion_threshold", CONGESTION_THRESHOLD),
-    }
-    kept: dict[str, int | None] = {}
-    for name, (path, value) in wanted.items():
-        with suppress(OSError):
-            path.write_text(str(value))
-        try:
-            kept[name] = int(path.read_text())
-        except (OSError, ValueError):
-            kept[name] = None
+    kept = {"read_ahead_kib": _set(read_ahead, READ_AHEAD_KIB)}
+    with _control(minor) as connection:
+        kept["max_background"] = _set(connection / "max_background", MAX_BACKGROUND)
+        kept["congestion_threshold"] = _set(connection / "congestion_threshold", CONGESTION_THRESHOLD)
     return kept
+
+
+@contextmanager
+def _control(connection: int) -> Iterator[Path]:
+    """The control folder of a connection; where fusectl is not mounted, from a mount of our own."""
+    if (_FUSECTL / str(connection)).is_dir():
+        yield _FUSECTL / str(connection)
+        return
+    with tempfile.TemporaryDirectory(prefix="coldstart-fusectl-") as folder:
+        with suppress(ColdstartError):
+            mount_fusectl(Path(folder))
+        try:
+            yield Path(folder) / str(connection)
+        finally:
+            with suppress(ColdstartError):
+                unmount_now(Path(folder), detach=True)
+
+
+def _set(path: Path, value: int) -> int | None:
+    with suppress(OSError):
+        path.write_text(str(value))
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None

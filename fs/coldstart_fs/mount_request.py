@@ -1,0 +1,127 @@
+"""What to mount where, and every reason to refuse it before anything is made."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from coldstart_cli.errors import (
+    BusyError,
+    ColdstartError,
+    IoFailure,
+    NotFoundError,
+    PermissionNeededError,
+    UnavailableError,
+    UsageError,
+)
+from coldstart_cli.process import find_program
+from coldstart_fs.kernel_mounts import mount_at, real_mountpoint
+from coldstart_fs.names import digest_text
+from coldstart_fs.overlay import check_overlay
+from coldstart_fs.records import MountRecord, read_record, record_folder
+from coldstart_fs.serving import INSTALL_HINT
+from coldstart_fs.store import MARKER, Store, open_store, resolve_image
+
+
+@dataclass(frozen=True)
+class MountRequest:
+    """What to mount where. `overlay` is a folder that gets `upper` and `work`, for a writable root."""
+
+    name: str
+    mountpoint: Path
+    store: str
+    cache: Path
+    run_folder: Path
+    overlay: Path | None = None
+    suid: bool = False
+    dev: bool = False
+
+
+def check_request(request: MountRequest) -> MountRecord:
+    """The record that the mount would get; what a dead server left at the mount point is not in the way."""
+    _check_host(request)
+    mountpoint = real_mountpoint(request.mountpoint)
+    _check_mountpoint(mountpoint, request.run_folder)
+    store = open_store(request.store)
+    _check_places(request, mountpoint, store)
+    if request.overlay is not None:
+        check_overlay(request.overlay, mountpoint, request.run_folder)
+    image = resolve_image(store, request.name)
+    folder = record_folder(request.run_folder, mountpoint)
+    return MountRecord(
+        mountpoint=mountpoint,
+        image=digest_text(image.digest),
+        name=image.name,
+        store=store.url,
+        cache=Path(os.path.abspath(request.cache)),
+        fuse_mountpoint=mountpoint if request.overlay is None else folder / "lower",
+        overlay=None if request.overlay is None else Path(os.path.realpath(request.overlay)),
+    )
+
+
+def _check_host(request: MountRequest) -> None:
+    from importlib.util import find_spec  # looking is enough: importing costs 0.3 s, and the server does it
+
+    if not os.path.exists("/dev/fuse"):
+        raise UnavailableError("this host has no FUSE: /dev/fuse is absent", hint="modprobe fuse")
+    if find_spec("pyfuse3") is None:
+        raise UnavailableError("Python package is not installed: pyfuse3", hint=INSTALL_HINT)
+    if os.geteuid() == 0:
+        return
+    if request.suid or request.dev:
+        raise PermissionNeededError("`--suid` and `--dev` need root", hint="run with sudo")
+    try:
+        find_program("fusermount3")
+    except UnavailableError as error:
+        raise PermissionNeededError(
+            "mounting needs root, or the program fusermount3", hint=error.hint
+        ) from error
+
+
+def _check_mountpoint(mountpoint: Path, run_folder: Path) -> None:
+    found = mount_at(mountpoint)
+    if found is not None and found.is_image:
+        record = read_record(record_folder(run_folder, mountpoint))
+        if record is not None and not record.server_lives():
+            return
+        command = "umount" if record is None else "coldstart image unmount"
+        raise BusyError(
+            f"an image is already mounted there: {mountpoint}",
+            hint=f"{command} {shlex.quote(str(mountpoint))}",
+        )
+    try:
+        entries = os.listdir(mountpoint)
+    except OSError as error:
+        raise _unusable(mountpoint, error) from error
+    if entries:
+        raise UsageError(f"mount point is not empty: {mountpoint}", hint="choose an empty folder")
+
+
+def _unusable(mountpoint: Path, error: OSError) -> ColdstartError:
+    if error.errno == errno.ENOENT:
+        hint = f"mkdir -p {shlex.quote(str(mountpoint))}"
+        return NotFoundError(f"mount point does not exist: {mountpoint}", hint=hint)
+    if error.errno == errno.ENOTDIR:
+        return UsageError(f"mount point is not a folder: {mountpoint}", hint="choose an empty folder")
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        return PermissionNeededError(f"cannot read mount point: {mountpoint}", hint="run as root")
+    if error.errno == errno.ENOTCONN:
+        hint = f"umount -l {shlex.quote(str(mountpoint))}"
+        return BusyError(f"a dead FUSE mount is in the way: {mountpoint}", hint=hint)
+    return IoFailure(f"cannot read mount point: {mountpoint}: {error.strerror}")
+
+
+def _check_places(request: MountRequest, mountpoint: Path, store: Store) -> None:
+    """Nothing that a mount needs may lie behind it: its server would wait for itself."""
+    places = {
+        "image store": store.local_path(MARKER),
+        "cache": request.cache,
+        "run folder": request.run_folder,
+        "overlay folder": request.overlay,
+    }
+    for what, path in places.items():
+        if path is not None and Path(os.path.realpath(path)).is_relative_to(mountpoint):
+            raise UsageError(f"{what} would lie behind the mount: {path}", hint="choose another mount point")
