@@ -90,6 +90,7 @@ def command(
 
 def keep(running: Running, *, detach: bool) -> None:
     """Stay with a ready replica until it ends, here or, detached, in a supervisor of its own."""
+    from coldstart_launch.replica import last_words
     from coldstart_launch.supervise import move_to_background, wait_for_end
 
     sys.stdout.flush()
@@ -100,7 +101,7 @@ def keep(running: Running, *, detach: bool) -> None:
         wait_for_end(running.outcome.pid)
     finally:
         notify("STOPPING=1")
-    raise ColdstartError(f"replica ended: {running.outcome.name}", hint=_last_words(running.outcome.log))
+    raise ColdstartError(f"replica ended: {running.outcome.name}", hint=last_words(running.outcome.log))
 
 
 def render(shell: Shell, outcome: Launched) -> None:
@@ -123,13 +124,3 @@ def process_age_seconds() -> float:
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
     return max(0.0, uptime - ticks / os.sysconf("SC_CLK_TCK"))
-
-
-def _last_words(log: Path) -> str | None:
-    from coldstart_cli.process import last_lines
-
-    try:
-        words = last_lines(log.read_bytes()[-16384:])
-    except OSError:
-        return None
-    return f"its last words: {words}" if words else None

@@ -118,8 +118,8 @@ class Demo:
                 return str(known["image"])
         _say("indexing the image")
         document = json.loads(self._coldstart("image", "index", f"oci:{layout}", "--name", "ocr", "--json"))
-        image = str(document["image"])
-        pinned = image if "@" in image else f"ocr@{image}"
+        image = str(document["digest"])
+        pinned = f"ocr@{image}"
         indexed.write_text(json.dumps({"inputs": inputs, "image": pinned}))
         return pinned
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from coldstart_cli.config import Config
 from coldstart_cli.errors import ColdstartError, NegativeAnswer, NotFoundError
 from coldstart_cli.files import remove_tree
-from coldstart_launch.replica import Replica, ReplicaRecord
+from coldstart_launch.replica import Replica, ReplicaRecord, last_words
 from coldstart_launch.roots import Root
 from coldstart_launch.runtime import container_spec, snapshot_difference
 from coldstart_launch.spec import ReplicaSpec
@@ -205,7 +205,7 @@ class _Chain:
                 hint="`coldstart health quick` shows the evidence",
             )
         if report.overall.word != "ok":
-            self._say.warning(f"host is {report.overall.word}: {report.summary}")
+            self._say.warning(f"host is {report.summary}")
         return report
 
     def plan(self, identity: str | None) -> RestorePlan | None:
@@ -292,8 +292,12 @@ class _Chain:
     def _wait_ready(self, container: RunningContainer) -> None:
         from coldstart_snapshot.ready import wait_ready
 
-        with self._waterfall.stage("ready"):
-            wait_ready(self._spec.ready.url, self._spec.ready.timeout_seconds, pid=container.pid)
+        try:
+            with self._waterfall.stage("ready"):
+                wait_ready(self._spec.ready.url, self._spec.ready.timeout_seconds, pid=container.pid)
+        except ColdstartError as error:
+            error.hint = f"{last_words(self._replica.log)} (whole log: {self._replica.log})"
+            raise
 
     def _capture(self, container: RunningContainer) -> str:
         from coldstart_snapshot.capture import CaptureRequest, create_snapshot

@@ -13,6 +13,7 @@ from typing import Any
 from coldstart_cli.config import Config
 from coldstart_cli.errors import BusyError, ColdstartError
 from coldstart_cli.files import atomic_write, exclusive_lock, make_directory, remove_tree
+from coldstart_cli.process import last_lines
 
 _RECORD_SCHEMA = "coldstart.replica"
 
@@ -45,10 +46,11 @@ class Replica:
         self.folder = config.run_folder / "replicas" / name
         self.root = self.folder / "root"
         self.runc_root = config.run_folder / "runc"
-        # the writable layer and the log may be large: /run is memory
+        # the writable layer may be large: /run is memory
         self.scratch = config.state_folder / "replicas" / name
         self.overlay = self.scratch / "overlay"
-        self.log = self.scratch / "replica.log"
+        # it explains a failed launch, so it outlives the replica until the next launch of that name
+        self.log = config.state_folder / "logs" / f"{name}.log"
         self._lock = config.run_folder / "replicas" / f"{name}.lock"
         self._record_path = self.folder / "record.json"
 
@@ -62,6 +64,8 @@ class Replica:
                     self.take_down()
                 make_directory(self.folder, mode=0o700)
                 make_directory(self.scratch, mode=0o700)
+                make_directory(self.log.parent, mode=0o700)
+                self.log.unlink(missing_ok=True)
                 try:
                     yield
                 finally:
@@ -117,12 +121,12 @@ class Replica:
 
     def unmount(self) -> None:
         """End whatever is mounted at the root: an image with its server, or a bare overlay."""
-        from coldstart_fs.kernel_mounts import filesystem_at, unmount_now
+        from coldstart_fs.kernel_mounts import mount_at, unmount_now
         from coldstart_fs.mount import find_mount, unmount
 
         if find_mount(self.root, self.config.run_folder) is not None:
             unmount(self.root, run_folder=self.config.run_folder)
-        elif filesystem_at(self.root) is not None:
+        elif mount_at(self.root) is not None:
             unmount_now(self.root)
 
     def _remove_folders(self) -> None:
@@ -138,6 +142,15 @@ class Replica:
                 return False
         except BusyError:
             return True
+
+
+def last_words(log: Path) -> str:
+    """The last lines that a server said, for a hint."""
+    try:
+        words = last_lines(log.read_bytes()[-16384:])
+    except OSError:
+        words = ""
+    return f"its last words: {words}" if words else "it said nothing"
 
 
 def replica_names(config: Config) -> list[str]:

@@ -52,7 +52,13 @@ def test_an_image_with_nothing_to_run_is_refused_by_name(root: Path) -> None:
 
 @pytest.mark.parametrize(
     ("user", "expected"),
-    [("0", (0, 0)), ("1000", (1000, 1001)), ("1000:5", (1000, 5)), ("app:video", (1000, 44)), ("42", (42, 0))],
+    [
+        ("0", (0, 0)),
+        ("1000", (1000, 1001)),
+        ("1000:5", (1000, 5)),
+        ("app:video", (1000, 44)),
+        ("42", (42, 0)),
+    ],
 )
 def test_users_are_looked_up_in_the_image(root: Path, user: str, expected: tuple[int, int]) -> None:
     assert numeric_user(user, root) == expected

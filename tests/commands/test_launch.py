@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from coldstart_cli.files import mounts_below
+from conftest import wait_until
+from replicas import Replica
+from small_root import answers, ask
+
+
+def nothing_is_left(replica: Replica) -> bool:
+    return (
+        not answers(replica.port)
+        and not mounts_below(replica.run_folder)
+        and not list(replica.run_folder.glob("replicas/*/"))
+        and not list(replica.run_folder.glob("mounts/*/record.json"))
+        and not list(replica.run_folder.glob("runc/*"))
+    )
+
+
+def image_servers(replica: Replica) -> list[int]:
+    """Pids of the image servers whose files are this test's."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                command = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"coldstart_fs.serving" in command and os.fsencode(replica.run_folder) in command:
+                found.append(int(entry.name))
+    return found
+
+
+def test_a_cold_start_serves_and_tells_where_the_time_went(replica: Replica) -> None:
+    result = replica.launch("--detach", "--json")
+    assert result.status == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert (document["schema"], document["version"]) == ("coldstart.launch", 1)
+    assert (document["method"], document["variant"], document["snapshot"]) == ("cold", None, None)
+    assert {stage["name"] for stage in document["stages"]} == {"health", "verify", "mount", "start", "ready"}
+    assert document["total_seconds"] == pytest.approx(
+        max(stage["start_seconds"] + stage["duration_seconds"] for stage in document["stages"]), abs=0.01
+    )
+    assert ask(replica.port) == "1"
+    assert ask(replica.port, "/environment") == "hello"
+    assert replica.stop().status == 0
+    assert nothing_is_left(replica)
+    assert not image_servers(replica)
+
+
+def test_the_snapshot_of_a_cold_start_is_restored_by_the_next_launch(replica: Replica) -> None:
+    first = json.loads(replica.launch("--detach", "--snapshot-when-ready", "--json").stdout)
+    assert first["snapshot"].startswith(f"{replica.name}/")
+    assert ask(replica.port) == "1"  # after the capture: the snapshot has counted none
+    assert replica.stop().status == 0
+    for _ in range(2):
+        result = replica.launch("--detach", "--no-fallback", "--json")
+        assert result.status == 0, result.stderr
+        assert json.loads(result.stdout)["method"] == "restore"
+        assert ask(replica.port) == "1"
+        assert ask(replica.port, "/file") == "1"
+        assert replica.stop().status == 0
+    assert nothing_is_left(replica)
+
+
+def test_a_second_launch_of_a_name_is_refused_and_the_first_goes_on(replica: Replica) -> None:
+    assert replica.launch("--detach").status == 0
+    second = replica.launch("--detach")
+    assert second.status == 75
+    assert "already launched" in second.stderr
+    assert "--stop" in second.stderr
+    assert ask(replica.port) == "1"
+
+
+def test_sigterm_takes_a_foreground_launch_down_in_order(replica: Replica) -> None:
+    process = subprocess.Popen(
+        [replica.coldstart.program, "launch", replica.spec],
+        env=replica.coldstart.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    assert b"ready after" in process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert nothing_is_left(replica)
+
+
+@pytest.mark.parametrize("victim", ["supervisor", "image server", "container"])
+def test_after_a_kill_the_next_launch_starts_from_nothing(replica: Replica, victim: str) -> None:
+    document = json.loads(replica.launch("--detach", "--json").stdout)
+    record = json.loads((replica.run_folder / "replicas" / replica.name / "record.json").read_text())
+    pid = {
+        "supervisor": record["supervisor_pid"],
+        "image server": image_servers(replica)[0],
+        "container": document["pid"],
+    }[victim]
+    os.kill(pid, signal.SIGKILL)
+    if victim == "container":  # the supervisor notices and takes the rest down
+        wait_until(lambda: nothing_is_left(replica), "the supervisor to take everything down")
+    elif victim == "image server":
+        assert replica.stop().status == 0
+    result = replica.launch("--detach", "--lock-wait", "10")
+    assert result.status == 0, result.stderr
+    assert ask(replica.port) == "1"
+    assert len(image_servers(replica)) == 1
+    assert replica.stop().status == 0
+    assert nothing_is_left(replica)
+
+
+@pytest.mark.parametrize("delay_seconds", [0.2, 0.5, 0.8, 1.1])
+def test_a_launch_killed_on_the_way_leaves_nothing_that_the_next_does_not_clear(
+    replica: Replica, delay_seconds: float
+) -> None:
+    replica.launch("--detach", "--snapshot-when-ready")
+    replica.stop()
+    process = subprocess.Popen(
+        [replica.coldstart.program, "launch", replica.spec],
+        env=replica.coldstart.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        process.wait(timeout=delay_seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(timeout=10)
+    result = replica.launch("--detach", "--no-fallback", "--lock-wait", "20")
+    assert result.status == 0, result.stderr
+    assert ask(replica.port) == "1"
+    assert replica.stop().status == 0
+    assert nothing_is_left(replica)
+    wait_until(lambda: not image_servers(replica), "image servers without a mount to end")
+
+
+def test_a_server_that_is_never_ready_ends_with_75_and_nothing_left(replica: Replica) -> None:
+    text = (
+        replica.spec.read_text()
+        .replace("/health", "/never")
+        .replace("timeout_seconds = 30", "timeout_seconds = 1")
+    )
+    replica.spec.write_text(text)
+    result = replica.launch("--detach")
+    assert result.status == 75
+    assert "not ready after 1 s" in result.stderr
+    assert "503" in result.stderr
+    assert nothing_is_left(replica)
+
+
+def test_a_server_that_ends_at_once_is_told_from_one_that_is_slow(replica: Replica) -> None:
+    replica.spec.write_text(replica.spec.read_text().replace("[ready]", 'FAIL_AT_START = "1"\n[ready]'))
+    result = replica.launch("--detach")
+    assert result.status == 1
+    assert "ended before it was ready" in result.stderr
+    assert "cannot start: told so" in result.stderr
+    assert nothing_is_left(replica)
+
+
+def test_a_replica_that_ends_by_itself_ends_the_launch_with_its_last_words(replica: Replica) -> None:
+    process = subprocess.Popen(
+        [replica.coldstart.program, "launch", replica.spec],
+        env=replica.coldstart.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert b"ready after" in process.stdout.readline()
+    ask(replica.port)
+    with pytest.raises(OSError):
+        ask(replica.port, "/exit")
+    _, complaint = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert b"replica ended" in complaint
+    assert b"request 1" in complaint
+    assert nothing_is_left(replica)
+
+
+def damage(replica: Replica) -> Path:
+    """Flip one byte in the middle of the largest pages image of the replica's snapshot."""
+    folder = Path(replica.coldstart.environment["COLDSTART_STATE_DIR"]) / "snapshots" / replica.name
+    pages = max(folder.glob("*/images/pages-*.img"), key=lambda path: path.stat().st_size)
+    with open(pages, "r+b") as stream:
+        stream.seek(pages.stat().st_size // 2)
+        byte = stream.read(1)
+        stream.seek(-1, 1)
+        stream.write(bytes([byte[0] ^ 1]))
+    return pages
+
+
+def test_a_damaged_snapshot_starts_cold_and_says_so_or_fails_when_told_to(replica: Replica) -> None:
+    replica.launch("--detach", "--snapshot-when-ready")
+    replica.stop()
+    pages = damage(replica)
+    strict = replica.launch("--detach", "--no-fallback")
+    assert strict.status == 65
+    assert pages.name in strict.stderr
+    assert nothing_is_left(replica)
+    result = replica.launch("--detach", "--json")
+    assert result.status == 0
+    assert json.loads(result.stdout)["method"] == "cold"
+    assert "cold start, because the snapshot cannot be used" in result.stderr
+
+
+def test_a_snapshot_of_another_server_is_not_taken_for_this_one(replica: Replica) -> None:
+    replica.launch("--detach", "--snapshot-when-ready")
+    replica.stop()
+    replica.spec.write_text(replica.spec.read_text().replace('GREETING = "hello"', 'GREETING = "good-bye"'))
+    result = replica.launch("--detach", "--json")
+    assert json.loads(result.stdout)["method"] == "cold"
+    assert "another GREETING" in result.stderr
+    assert ask(replica.port, "/environment") == "good-bye"
+
+
+def test_a_server_runs_as_the_user_of_the_specification_without_new_privileges(replica: Replica) -> None:
+    replica.write(user='"server"')
+    assert replica.launch("--detach").status == 0
+    assert ask(replica.port, "/user") == "1234:1235 1"
+
+
+def test_a_host_that_may_not_serve_gets_no_replica(replica: Replica) -> None:
+    result = replica.launch("--detach", "--expect-gpus", "8")
+    assert result.status == 3
+    assert "nothing may be placed on this host" in result.stderr
+    assert nothing_is_left(replica)
+
+
+def test_an_image_that_does_not_exist_is_named_with_near_matches(replica: Replica) -> None:
+    replica.write(image='"servre"')
+    result = replica.launch("--detach")
+    assert result.status == 66
+    assert "did you mean `server`" in result.stderr
+
+
+def test_a_bare_image_name_is_warned_of_and_works(replica: Replica) -> None:
+    replica.write(image='"server"')
+    result = replica.launch("--detach")
+    assert result.status == 0
+    assert "image is not pinned: server" in result.stderr
+
+
+def test_a_rehearsal_says_what_would_be_done_and_does_nothing(replica: Replica) -> None:
+    result = replica.launch("--dry-run", "--json")
+    assert result.status == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert (document["schema"], document["method"]) == ("coldstart.launch.rehearsal", "cold")
+    assert not (replica.run_folder / "replicas").exists() or nothing_is_left(replica)
+
+
+def test_a_detached_launch_lets_go_of_its_callers_output(replica: Replica) -> None:
+    command = f"'{replica.coldstart.program}' launch '{replica.spec}' --detach 2>&1 | cat"
+    done = subprocess.run(
+        ["sh", "-c", command], env=replica.coldstart.environment, capture_output=True, timeout=60, check=False
+    )
+    assert b"ready after" in done.stdout
+    assert ask(replica.port) == "1"
+
+
+def test_stopping_what_does_not_run_is_66(replica: Replica) -> None:
+    assert replica.stop().status == 66
