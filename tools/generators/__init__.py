@@ -1,0 +1,1 @@
+"""Completions and man pages from the command tree."""
