@@ -14,7 +14,8 @@ def pressure_findings(
     pressure: HostPressure, *, warn_percent: float, fail_percent: float
 ) -> Iterator[Finding]:
     """Nothing where all is well; at `warn_percent` degraded, at `fail_percent` out."""
-    if pressure.cpu_percent >= warn_percent:
+    # a short sample alone would blame the host for the command that is just starting
+    if pressure.cpu_percent >= warn_percent and pressure.load_per_cpu * 100 >= warn_percent:
         evidence = f"CPU {pressure.cpu_percent:.0f} % busy, load {pressure.load_per_cpu:.1f} per CPU"
         yield _found("cpu_busy", Verdict.DEGRADED, evidence, "find the load with `top`")
     if verdict := _level(pressure.memory_percent, warn_percent, fail_percent):

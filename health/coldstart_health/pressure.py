@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # psutil's first figure without an interval is a meaningless 0.0
-CPU_SAMPLE_SECONDS = 0.5
+CPU_SAMPLE_SECONDS = 0.2
 # full: every task waited. 5 % of the last ten seconds without memory is a host that stands still
 MEMORY_STALL_PERCENT = 5.0
 IO_STALL_PERCENT = 20.0

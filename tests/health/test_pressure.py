@@ -16,6 +16,7 @@ GIB = 1 << 30
 def pressure(
     *,
     cpu: float = 5,
+    load: float = 0.9,
     memory: float = 20,
     disk: DiskUse | None = None,
     memory_stall: float | None = 0,
@@ -24,7 +25,7 @@ def pressure(
     return HostPressure(
         cpu_percent=cpu,
         cpu_count=2,
-        load_per_cpu=0.5,
+        load_per_cpu=load,
         memory_total_bytes=100 * GIB,
         memory_available_bytes=int((100 - memory) * GIB),
         disks=(disk or DiskUse(Path("/"), 100 * GIB, 70 * GIB, 30.0, 1.0),),
@@ -40,6 +41,7 @@ def pressure(
         (pressure(cpu=79.9, memory=79.9), []),
         (pressure(cpu=80), [("cpu_busy", Verdict.DEGRADED)]),
         (pressure(cpu=100), [("cpu_busy", Verdict.DEGRADED)]),
+        (pressure(cpu=100, load=0.79), []),
         (pressure(memory=85), [("memory_short", Verdict.DEGRADED)]),
         (pressure(memory=90), [("memory_short", Verdict.DRAIN)]),
         (pressure(disk=DiskUse(Path("/"), 1, 1, 80.0, 1.0)), [("disk_full", Verdict.DEGRADED)]),
