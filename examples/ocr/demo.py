@@ -142,7 +142,7 @@ class Demo:
             raise DemoError(
                 f"no answer from the server after a {document['method']} start: {error}"
             ) from error
-        self._coldstart("launch", str(self._spec), "--stop")
+        self._coldstart("launch", str(self._spec), "--stop", "--quiet")
         return Start.from_document(document, lines, request_seconds)
 
     def take_down(self) -> None:

@@ -44,6 +44,7 @@ print_report(cold, restored)
         check=True,
     )
     assert re.search(r"^to ready +4\.00 +1\.00$", done.stdout, re.MULTILINE)
+    assert "start to ready 3.60 s, verify and restore to ready 0.60 s: 6.0 times sooner" in done.stdout
     assert "ready 4.0 times sooner (medians of 3 and 3 starts)" in done.stdout
     assert "snapshot " not in done.stdout.replace("from the snapshot", "")
 
