@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path
-from threading import Lock
+from threading import Lock, get_ident
 
 from coldstart_cli.files import make_directory
 from coldstart_fs.chunk import chunk_digest
+from coldstart_fs.page_cache import read_at
 
 # the format's version is part of the path: two versions of coldstart never read each other's files
 _CHUNKS = "chunks-v1"
@@ -53,13 +53,13 @@ class ChunkCache:
             return None
         try:
             if digest in self._verified:
-                data = _read(descriptor, offset, length, wait=wait)
+                data = read_at(descriptor, offset, length, wait=wait)
                 if data is not None and len(data) == length:
                     return data
                 if data is not None:  # cut short behind our back: the next reading verifies it anew
                     self._forget(digest)
                 return None
-            data = _read(descriptor, 0, size_bytes + 1, wait=wait)
+            data = read_at(descriptor, 0, size_bytes + 1, wait=wait)
         except OSError:
             return None
         finally:
@@ -73,7 +73,7 @@ class ChunkCache:
             self._verified.add(digest)
         return data[offset : offset + length]
 
-    def put(self, digest: bytes, data: bytes) -> bool:
+    def put(self, digest: bytes, data: bytes | bytearray) -> bool:
         """Keep a verified chunk; a full or read-only cache is remembered for the status, never raised."""
         path = self._path(digest)
         folder = path[:-65]
@@ -82,7 +82,9 @@ class ChunkCache:
             if folder not in self._folders:
                 os.makedirs(folder, exist_ok=True)
                 self._folders.add(folder)
-            descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".tmp")
+            # not mkstemp, which costs as much as the writing; other threads and servers have other names
+            temporary = f"{folder}/.{os.getpid()}.{get_ident()}.tmp"
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 written = os.write(descriptor, data)
                 while written < len(data):
@@ -121,20 +123,3 @@ class ChunkCache:
         except OSError:
             with suppress(OSError):
                 os.unlink(path)
-
-
-def _read(descriptor: int, offset: int, length: int, *, wait: bool) -> bytes | bytearray | None:
-    if wait:
-        return os.pread(descriptor, length, offset)
-    buffer = bytearray(length)
-    try:
-        count = os.preadv(descriptor, [buffer], offset, os.RWF_NOWAIT)
-    except BlockingIOError:
-        return None
-    except OSError:  # some file systems know no such reading: a local disk's wait is shorter than a thread's
-        return os.pread(descriptor, length, offset)
-    # less than asked for is the end of the file, or where the page cache ends
-    if count < length and count < os.fstat(descriptor).st_size - offset:
-        return None
-    del buffer[count:]
-    return buffer

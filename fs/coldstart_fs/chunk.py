@@ -27,7 +27,7 @@ def verify(digest: bytes, data: bytes | bytearray | memoryview) -> None:
         raise DataError(f"chunk is damaged: {digest_text(digest)}")
 
 
-def decode_chunk(location: ChunkLocation, stored: bytes) -> bytes:
+def decode_chunk(location: ChunkLocation, stored: bytes | bytearray) -> bytes | bytearray:
     """A chunk's bytes from its stored form; the right size is checked here, its digest by `verify`."""
     if len(stored) != location.stored_bytes:
         raise DataError(
@@ -51,7 +51,7 @@ def decode_chunk(location: ChunkLocation, stored: bytes) -> bytes:
     return data
 
 
-def _decompress(location: ChunkLocation, stored: bytes) -> bytes:
+def _decompress(location: ChunkLocation, stored: bytes | bytearray) -> bytes:
     try:
         import zstandard
     except ImportError as error:

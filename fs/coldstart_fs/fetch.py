@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,15 +12,17 @@ from coldstart_fs.cache import ChunkCache
 from coldstart_fs.chunk import decode_chunk, verify
 from coldstart_fs.locator import ChunkLocation, Locator
 from coldstart_fs.names import digest_text, pack_key
+from coldstart_fs.page_cache import read_at
 from coldstart_fs.store import Store
 
 _LARGEST_REQUEST_BYTES = 4 << 20
+Chunk = bytes | bytearray
 
 
 class Loaded(NamedTuple):
     """A chunk, or why it cannot be had."""
 
-    outcome: bytes | Exception
+    outcome: Chunk | Exception
     from_cache: bool = False
 
 
@@ -61,6 +64,27 @@ class ChunkSource:
                 runs.append(Run(place.pack, place.offset, place.stored_bytes, ((digest, place),)))
         return runs
 
+    def load_now(self, digest: bytes) -> Chunk | None:
+        """A chunk of a store on this host whose pack is in memory; None when it takes longer, or fails."""
+        place = self._locator.find(digest)
+        path = None if place is None else self._store.local_path(pack_key(place.pack))
+        if place is None or path is None:
+            return None
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            stored = read_at(descriptor, place.offset, place.stored_bytes, wait=False)
+            data = None if stored is None else decode_chunk(place, stored)
+            if data is not None:
+                verify(digest, data)
+        except (OSError, ColdstartError):
+            return None  # `load` meets it too, and says what it is
+        finally:
+            os.close(descriptor)
+        return data
+
     def load(self, run: Run) -> dict[bytes, Loaded]:
         """Every chunk of a run, verified, or why it cannot be had."""
         found: dict[bytes, Loaded] = {}
@@ -69,7 +93,7 @@ class ChunkSource:
             damaged = self.cache.quarantined
             data = self.cache.read(digest, 0, place.size_bytes, size_bytes=place.size_bytes, wait=True)
             if data is not None:
-                found[digest] = Loaded(bytes(data), from_cache=True)
+                found[digest] = Loaded(data, from_cache=True)
                 continue
             if self.cache.quarantined > damaged:
                 self._log(f"cached chunk was damaged, fetching it again: {digest_text(digest)}")
@@ -80,7 +104,7 @@ class ChunkSource:
             found |= self._fetch(Run(run.pack, place.offset, place.stored_bytes, ((digest, place),)))
         return found
 
-    def keep(self, chunks: Mapping[bytes, bytes]) -> list[bytes]:
+    def keep(self, chunks: Mapping[bytes, Chunk]) -> list[bytes]:
         """Put verified chunks into the cache; those that it took."""
         before = self.cache.store_failure
         kept = [digest for digest, data in chunks.items() if self.cache.put(digest, data)]
@@ -102,7 +126,7 @@ class ChunkSource:
         return {digest: Loaded(_decoded(digest, place, run, stored)) for digest, place in run.chunks}
 
 
-def _decoded(digest: bytes, place: ChunkLocation, run: Run, stored: bytes) -> bytes | Exception:
+def _decoded(digest: bytes, place: ChunkLocation, run: Run, stored: bytes) -> Chunk | Exception:
     start = place.offset - run.offset
     part = stored if len(run.chunks) == 1 else stored[start : start + place.stored_bytes]
     try:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import trio
 
 from coldstart_cli.errors import BusyError, DataError
-from coldstart_fs.fetch import ChunkSource, Loaded, Run
+from coldstart_fs.fetch import Chunk, ChunkSource, Loaded, Run
 from coldstart_fs.names import digest_text
 
 _CONCURRENT_REQUESTS = 32
-_CONCURRENT_WRITES = 2
 _DEADLINE_SECONDS = 60.0
 # chunks in memory until the cache has them, and, where it cannot take them, while they are the latest
 _HELD_CHUNKS = 256
@@ -25,7 +24,7 @@ class _Flight:
 
     def __init__(self) -> None:
         self.done = trio.Event()
-        self.outcome: bytes | Exception = BusyError("fetch was given up")
+        self.outcome: Chunk | Exception = BusyError("fetch was given up")
 
 
 @dataclass
@@ -41,20 +40,50 @@ class FetchCounters:
 class Flights:
     """The event loop's side of fetching. Blocking work is done in a bounded number of threads."""
 
-    def __init__(self, source: ChunkSource, background: trio.Nursery) -> None:
+    def __init__(self, source: ChunkSource) -> None:
         self.counters = FetchCounters()
         self._source = source
-        self._background = background
-        self._readers = trio.CapacityLimiter(_CONCURRENT_REQUESTS)
-        self._writers = trio.CapacityLimiter(_CONCURRENT_WRITES)
+        self._limiter = trio.CapacityLimiter(_CONCURRENT_REQUESTS)
         self._flights: dict[bytes, _Flight] = {}
-        self._held: dict[bytes, bytes] = {}
+        self._held: dict[bytes, Chunk] = {}
+        self._unwritten: dict[bytes, Chunk] = {}
+        self._work = trio.Event()
+        self._written = trio.Event()
 
-    def held(self, digest: bytes) -> bytes | None:
-        """A verified chunk that the cache does not have yet."""
-        return self._held.get(digest)
+    def now(self, digest: bytes) -> Chunk | None:
+        """A chunk that is in memory: held here until the cache has it, or in the store's pages."""
+        data = self._held.get(digest)
+        if data is None and digest not in self._flights:
+            data = self._source.load_now(digest)
+            if data is not None:
+                self._hold(digest, data)
+        return data
 
-    async def get(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+    async def room(self) -> None:
+        """Readers wait here while the cache takes chunks more slowly than the store gives them."""
+        while len(self._unwritten) > _HELD_CHUNKS:
+            await self._written.wait()
+
+    async def write_behind(self) -> None:
+        """Put what was fetched into the cache, many chunks at a time: a thread's hop costs more than one."""
+        while True:
+            await self._work.wait()
+            self._work = trio.Event()
+            batch, self._unwritten = self._unwritten, {}
+            for digest in await trio.to_thread.run_sync(self._source.keep, batch):
+                self._held.pop(digest, None)
+            while len(self._held) > _HELD_CHUNKS:
+                del self._held[next(iter(self._held))]
+            self._written.set()
+            self._written = trio.Event()
+
+    def _hold(self, digest: bytes, data: Chunk) -> None:
+        self.counters.store_chunks += 1
+        self.counters.store_bytes += len(data)
+        self._held[digest] = self._unwritten[digest] = data
+        self._work.set()
+
+    async def get(self, digests: Sequence[bytes]) -> dict[bytes, Chunk]:
         """These chunks, or the first error among them."""
         flights: dict[bytes, _Flight] = {}
         mine: list[bytes] = []
@@ -96,37 +125,23 @@ class Flights:
         try:
             with trio.fail_after(_DEADLINE_SECONDS):
                 loaded = await trio.to_thread.run_sync(
-                    self._source.load, run, limiter=self._readers, abandon_on_cancel=True
+                    self._source.load, run, limiter=self._limiter, abandon_on_cancel=True
                 )
         except trio.TooSlowError:
             late = BusyError(f"store did not answer in {_DEADLINE_SECONDS:g} s: pack {digest_text(run.pack)}")
             loaded = {digest: Loaded(late) for digest, _ in run.chunks}
         except Exception as error:  # noqa: BLE001 - it belongs to those who wait for these chunks
             loaded = {digest: Loaded(error) for digest, _ in run.chunks}
-        fresh = {}
         for digest, (outcome, from_cache) in loaded.items():
             if isinstance(outcome, Exception):
                 self.counters.failed_chunks += 1
             elif from_cache:
                 self.counters.cache_chunks += 1
             else:
-                self.counters.store_chunks += 1
-                self.counters.store_bytes += len(outcome)
-                fresh[digest] = self._held[digest] = outcome
+                self._hold(digest, outcome)
             self._land(digest, outcome)
-        if len(self._held) > _HELD_CHUNKS:
-            await self._keep(fresh)  # the cache is slower than the store: readers wait for it
-        elif fresh:
-            self._background.start_soon(self._keep, fresh)
 
-    async def _keep(self, chunks: Mapping[bytes, bytes]) -> None:
-        kept = await trio.to_thread.run_sync(self._source.keep, chunks, limiter=self._writers)
-        for digest in kept:
-            self._held.pop(digest, None)
-        while len(self._held) > _HELD_CHUNKS:
-            del self._held[next(iter(self._held))]
-
-    def _land(self, digest: bytes, outcome: bytes | Exception | None) -> None:
+    def _land(self, digest: bytes, outcome: Chunk | Exception | None) -> None:
         flight = self._flights.pop(digest, None)
         if flight is not None:
             if outcome is not None:

@@ -50,7 +50,8 @@ def serve_image(request: ServerRequest) -> None:
         with trio.open_signal_receiver(signal.SIGTERM) as signals:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             async with trio.open_nursery() as nursery:
-                operations.flights = Flights(source, nursery)
+                operations.flights = Flights(source)
+                nursery.start_soon(operations.flights.write_behind)
                 nursery.start_soon(_terminate_on, signals)
                 nursery.start_soon(_keep_counters, operations, request.counters)
                 # who started us may be gone already: then nobody wants this mount

@@ -166,6 +166,7 @@ class ImageOperations(pyfuse3.Operations):
             if part is None:
                 missing.append((len(parts), digest, wanted))
             parts.append(part)
+        await self.flights.room()
         if missing:
             chunks = await self.flights.get([digest for _, digest, _ in missing])
             for slot, digest, wanted in missing:
@@ -181,12 +182,12 @@ class ImageOperations(pyfuse3.Operations):
         length: int = wanted.stop - wanted.start
         if digest == HOLE:
             return bytes(length)
-        if (held := self.flights.held(digest)) is not None:
-            return held[wanted]
         part = self._cache.read(digest, wanted.start, length, size_bytes=size_bytes, wait=False)
         if part is not None:
             self.flights.counters.cache_chunks += 1
-        return part
+            return part
+        chunk = self.flights.now(digest)
+        return None if chunk is None else chunk[wanted]
 
     def _attributes(self, number: int) -> pyfuse3.EntryAttributes:
         inode = self._index.inode(number)
