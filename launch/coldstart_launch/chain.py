@@ -307,6 +307,7 @@ class _Chain:
             name=self._spec.snapshot,
             container_id=container.id,
             runc_root=self._replica.runc_root,
+            root=self._root.source(self._root_path),
             ready_url=self._spec.ready.url,
             ready_timeout_seconds=self._spec.ready.timeout_seconds,
         )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from coldstart_cli.config import Config
 from coldstart_cli.errors import NotFoundError
 from coldstart_cli.files import make_directory
 from coldstart_launch.replica import Replica
+
+if TYPE_CHECKING:
+    from coldstart_snapshot.roots import RootSource
 
 
 class Root(Protocol):
@@ -29,6 +32,10 @@ class Root(Protocol):
 
     def configuration(self, config: Config) -> Mapping[str, Any]:
         """The image's runtime configuration; empty where there is none."""
+        ...
+
+    def source(self, path: Path) -> RootSource:
+        """What a snapshot of a container on this root, open at `path`, records of it."""
         ...
 
 
@@ -75,6 +82,12 @@ class ImageRoot:
         store = open_store(self.store)
         return image_configuration(store, resolve_image(store, self.name).digest, config.cache_folder)
 
+    def source(self, path: Path) -> RootSource:
+        from coldstart_fs.store import open_store
+        from coldstart_snapshot.roots import detect_root
+
+        return replace(detect_root(path), name=self.name, store=open_store(self.store).url)
+
 
 @dataclass(frozen=True)
 class OverlayRoot:
@@ -96,12 +109,17 @@ class OverlayRoot:
         upper, work = make_directory(replica.overlay / "upper"), make_directory(replica.overlay / "work")
         before_overlay()
         make_directory(replica.root, mode=0o755)
-        mount_overlay(self.lower, upper, work, replica.root, dev=True)
+        mount_overlay(self.lower, upper, work, replica.root, source="coldstart", suid=True, dev=True)
         return replica.root
 
     def configuration(self, config: Config) -> Mapping[str, Any]:
         del config
         return {}
+
+    def source(self, path: Path) -> RootSource:
+        from coldstart_snapshot.roots import detect_root
+
+        return detect_root(path)
 
 
 @dataclass(frozen=True)
@@ -126,6 +144,11 @@ class FolderRoot:
     def configuration(self, config: Config) -> Mapping[str, Any]:
         del config
         return {}
+
+    def source(self, path: Path) -> RootSource:
+        from coldstart_snapshot.roots import detect_root
+
+        return detect_root(path)
 
 
 def _require_folder(path: Path) -> None:
