@@ -1,0 +1,154 @@
+"""A store, a cache and a run folder of a test's own, and everything that was mounted from them ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coldstart_cli.errors import ColdstartError
+from coldstart_fs.build import index_image
+from coldstart_fs.images import open_image
+from coldstart_fs.locator import ChunkLocation
+from coldstart_fs.mount import MountRecord, MountRequest, mount_detached, unmount
+from coldstart_fs.names import pack_key, parse_digest
+from coldstart_fs.records import all_records, log_path, read_counters, record_folder
+from coldstart_fs.store import open_store
+from conftest import wait_until
+
+CHUNK_BYTES = 131072
+
+
+def require_fuse() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    if not os.path.exists("/dev/fuse"):
+        pytest.skip("this host has no FUSE")
+
+
+@dataclass
+class Lab:
+    """Images and mounts of one test, or of one file of tests."""
+
+    folder: Path
+    digests: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    @property
+    def cache(self) -> Path:
+        return self.folder / "cache"
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "run"
+
+    def tree(self, name: str = "image", **files: bytes) -> Path:
+        """A folder with these files, to be indexed."""
+        tree = self.folder / "trees" / name
+        tree.mkdir(parents=True, exist_ok=True)
+        for file, content in files.items():
+            (tree / file).write_bytes(content)
+        return tree
+
+    def index(self, tree: Path, name: str = "image") -> bytes:
+        store = open_store(str(self.store), create=True)
+        self.digests[name] = index_image(f"dir:{tree}", store=store, name=name).digest
+        return self.digests[name]
+
+    def image(self, name: str = "image", **files: bytes) -> bytes:
+        """An image of these files."""
+        return self.index(self.tree(name, **files), name)
+
+    def request(self, mountpoint: Path | str = "mnt", *, name: str = "image", **changes: Any) -> MountRequest:
+        point = self.folder / mountpoint
+        point.mkdir(exist_ok=True)
+        values: dict[str, Any] = {
+            "name": name,
+            "mountpoint": point,
+            "store": str(self.store),
+            "cache": self.cache,
+            "run_folder": self.run,
+        }
+        return MountRequest(**(values | changes))
+
+    def mount(self, mountpoint: Path | str = "mnt", **changes: Any) -> MountRecord:
+        return mount_detached(self.request(mountpoint, **changes))
+
+    def unmount(self, record: MountRecord) -> None:
+        unmount(record.mountpoint, run_folder=self.run)
+
+    def log(self, record: MountRecord) -> str:
+        return log_path(record_folder(self.run, record.mountpoint)).read_text()
+
+    def counters(self, record: MountRecord, **wanted: int) -> dict[str, Any]:
+        """What the server counted, once it has counted at least what is wanted."""
+        folder = record_folder(self.run, record.mountpoint)
+        wait_until(
+            lambda: all(read_counters(folder).get(key, -1) >= value for key, value in wanted.items()),
+            f"counters {wanted}, they are {read_counters(folder)}",
+        )
+        return read_counters(folder)
+
+    def places(self, file: str, name: str = "image") -> list[tuple[bytes, ChunkLocation]]:
+        """The chunks of a file in the root of an image, and where the store keeps them."""
+        index, locator = open_image(open_store(str(self.store)), self.digests[name], self.cache)
+        with index, locator:
+            number = index.lookup(0, os.fsencode(file))
+            assert number is not None
+            digests = list(index.chunk_digests(number))
+            places = [locator.find(digest) for digest in digests]
+        assert None not in places
+        return list(zip(digests, places, strict=True))  # type: ignore[arg-type]
+
+    def pack(self, location: ChunkLocation) -> Path:
+        return self.store / pack_key(location.pack)
+
+    def cached(self, digest: bytes) -> Path:
+        return self.cache / "chunks-v1" / digest.hex()[:2] / digest.hex()
+
+    def close(self) -> None:
+        for _, record in all_records(self.run):
+            with suppress(ColdstartError):
+                unmount(record.mountpoint, run_folder=self.run)
+        shutil.rmtree(self.folder / "trees", ignore_errors=True)
+
+
+@contextmanager
+def laboratory(folder: Path) -> Iterator[Lab]:
+    require_fuse()
+    lab = Lab(folder)
+    try:
+        yield lab
+    finally:
+        lab.close()
+
+
+def flip(path: Path, offset: int) -> None:
+    """Change one bit of a file, as a dying disk does."""
+    with path.open("r+b") as stream:
+        stream.seek(offset)
+        (byte,) = stream.read(1)
+        stream.seek(offset)
+        stream.write(bytes([byte ^ 0x10]))
+
+
+def forget_pages(path: Path) -> None:
+    """Let the kernel forget a file's pages: the next read asks the server again."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
+def digest_of(record: MountRecord) -> bytes:
+    return parse_digest(record.image)
