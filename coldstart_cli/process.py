@@ -26,6 +26,9 @@ _KILL_WAIT_SECONDS = 10.0
 # an operator's PATH often lacks sbin, where criu and runc live
 _EXTRA_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
+# a program that was started and goes on
+Program = subprocess.Popen[bytes]
+
 INSTALL_HINTS: dict[str, str] = {
     "criu": "run `make setup`, or install criu 4.2 or newer and name it in `programs.criu`",
     "runc": "apt-get install --no-install-recommends runc",

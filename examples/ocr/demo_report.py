@@ -61,8 +61,8 @@ def print_report(cold: Sequence[Start], restored: Sequence[Start]) -> None:
     own_restored = median(start.server_seconds for start in restored)
     print()
     print(
-        f"the server itself: start to ready {own_cold:.2f} s, verify and restore to ready {own_restored:.2f} s: "
-        f"{own_cold / own_restored:.1f} times sooner"
+        f"the server itself: start to ready {own_cold:.2f} s, "
+        f"verify and restore to ready {own_restored:.2f} s: {own_cold / own_restored:.1f} times sooner"
     )
     print(
         f"from the command: ready {total_cold / total_restored:.1f} times sooner "

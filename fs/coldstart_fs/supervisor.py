@@ -6,7 +6,6 @@ import json
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import asdict
@@ -15,13 +14,13 @@ from threading import Thread
 from typing import Any, Self
 
 from coldstart_cli.errors import BusyError, ColdstartError, ExitCode, IoFailure
-from coldstart_cli.process import kill_group, last_lines, start
+from coldstart_cli.process import Program, kill_group, last_lines, start
 from coldstart_fs.records import MountRecord, start_ticks
 from coldstart_fs.serving import ServerRequest
 
 _KILL_WAIT_SECONDS = 5.0
 # servers that this process started: a parent that lives on must collect them when they end
-_children: dict[int, subprocess.Popen[bytes]] = {}
+_children: dict[int, Program] = {}
 
 
 class StartedServer:
