@@ -1,33 +1,41 @@
-"""The local chunk cache: one file a chunk, named by its digest, trusted only after it was checked once."""
+"""The local chunk cache: one file a chunk, named by its digest, trusted while it is what was checked."""
 
 from __future__ import annotations
 
 import os
+import secrets
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock, get_ident
 
 from coldstart_cli.files import make_directory
 from coldstart_fs.chunk import chunk_digest
+from coldstart_fs.names import digest_text
 from coldstart_fs.page_cache import read_at
 
 # the format's version is part of the path: two versions of coldstart never read each other's files
 _CHUNKS = "chunks-v1"
 _QUARANTINE = "quarantine-v1"
+_TEMPORARY = ".tmp"
+_TEMPORARY_SECONDS = 3600.0
 _TAG = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n# written by coldstart, see https://bford.info/cachedir/\n"
 )
+_Stamp = tuple[int, int]
 
 
 class ChunkCache:
     """Chunks of any image, shared by all mounts of a host. Thread-safe."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, log: Callable[[str], None] = lambda _: None) -> None:
         self.folder = folder
+        self._log = log
         self.quarantined = 0
         self.store_failure: str | None = None
         self._chunks = str(folder / _CHUNKS)
-        self._verified: set[bytes] = set()
+        self._verified: dict[bytes, int] = {}
         self._folders: set[str] = set()
         self._lock = Lock()
 
@@ -38,13 +46,15 @@ class ChunkCache:
         if not tag.exists():
             with suppress(OSError):
                 tag.write_bytes(_TAG)
+        self._sweep()
 
     def read(
         self, digest: bytes, offset: int, length: int, *, size_bytes: int, wait: bool
     ) -> bytes | bytearray | None:
-        """A part of a chunk of `size_bytes`, verified whole at its first use; None when it is not at hand.
+        """A part of a chunk of `size_bytes`; None when it is not at hand. A damaged chunk goes to quarantine.
 
-        Without `wait` only what the page cache holds is at hand. A damaged chunk goes to quarantine.
+        Without `wait` only what the page cache holds is at hand, and a file that was verified as it is
+        now is trusted; with `wait`, which may mean the disk, the chunk is verified.
         """
         try:
             descriptor = os.open(self._path(digest), os.O_RDONLY | os.O_CLOEXEC)
@@ -52,13 +62,9 @@ class ChunkCache:
             self._forget(digest)
             return None
         try:
-            if digest in self._verified:
-                data = read_at(descriptor, offset, length, wait=wait)
-                if data is not None and len(data) == length:
-                    return data
-                if data is not None:  # cut short behind our back: the next reading verifies it anew
-                    self._forget(digest)
-                return None
+            stamp = _stamp(descriptor)
+            if not wait and self._verified.get(digest) == stamp:
+                return read_at(descriptor, offset, length, wait=False)
             data = read_at(descriptor, 0, size_bytes + 1, wait=wait)
         except OSError:
             return None
@@ -70,40 +76,56 @@ class ChunkCache:
             self._quarantine(digest)
             return None
         with self._lock:
-            self._verified.add(digest)
+            self._verified[digest] = stamp
         return data[offset : offset + length]
 
     def put(self, digest: bytes, data: bytes | bytearray) -> bool:
         """Keep a verified chunk; a full or read-only cache is remembered for the status, never raised."""
-        path = self._path(digest)
-        folder = path[:-65]
-        temporary = ""
+        folder = self._path(digest)[:-65]
         try:
-            if folder not in self._folders:
-                os.makedirs(folder, exist_ok=True)
-                self._folders.add(folder)
-            # not mkstemp, which costs as much as the writing; other threads and servers have other names
-            temporary = f"{folder}/.{os.getpid()}.{get_ident()}.tmp"
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
-                written = os.write(descriptor, data)
-                while written < len(data):
-                    written += os.write(descriptor, data[written:])
-            finally:
-                os.close(descriptor)
-            # no fsync: after a power loss the first use finds out and fetches again
-            os.rename(temporary, path)
+                stamp = self._write(digest, data)
+            except FileNotFoundError:  # somebody cleared the cache under us
+                self._folders.clear()
+                stamp = self._write(digest, data)
         except OSError as error:
-            if temporary:
-                with suppress(OSError):
-                    os.unlink(temporary)
-            self._folders.discard(folder)
             self.store_failure = f"{error.strerror}: {folder}"
             return False
         self.store_failure = None
         with self._lock:
-            self._verified.add(digest)
+            self._verified[digest] = stamp
         return True
+
+    def _write(self, digest: bytes, data: bytes | bytearray) -> _Stamp:
+        path = self._path(digest)
+        folder = path[:-65]
+        if folder not in self._folders:
+            os.makedirs(folder, exist_ok=True)
+            self._folders.add(folder)
+        # not mkstemp, which costs as much as the writing
+        temporary = f"{self._chunks}/{self._writer}.{get_ident()}{_TEMPORARY}"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            written = os.write(descriptor, data)
+            while written < len(data):
+                written += os.write(descriptor, data[written:])
+            # no fsync: after a power loss the first use finds out and fetches again
+            os.rename(temporary, path)
+            return _stamp(descriptor)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _sweep(self) -> None:
+        """Remove what servers that were killed left half-written."""
+        long_ago = time.time() - _TEMPORARY_SECONDS
+        with suppress(OSError):
+            for entry in os.scandir(self._chunks):
+                if entry.name.endswith(_TEMPORARY) and entry.stat(follow_symlinks=False).st_mtime < long_ago:
+                    os.unlink(entry.path)
 
     def _path(self, digest: bytes) -> str:
         text = digest.hex()
@@ -111,15 +133,28 @@ class ChunkCache:
 
     def _forget(self, digest: bytes) -> None:
         with self._lock:
-            self._verified.discard(digest)
+            self._verified.pop(digest, None)
 
     def _quarantine(self, digest: bytes) -> None:
         path, target = self._path(digest), self.folder / _QUARANTINE
         with self._lock:
             self.quarantined += 1
+        self._log(f"cached chunk is damaged, fetching it again: {digest_text(digest)}")
         try:
             target.mkdir(parents=True, exist_ok=True)
             os.replace(path, target / os.path.basename(path))
         except OSError:
             with suppress(OSError):
                 os.unlink(path)
+
+
+def _stamp(descriptor: int) -> int:
+    """Changes whenever the file does: what was verified under another stamp was another file."""
+    status = os.fstat(descriptor)
+    return status.st_ctime_ns ^ (status.st_ino << 64)
+
+
+def _stamp(descriptor: int) -> _Stamp:
+    """What changes whenever somebody writes to a file or puts another in its place."""
+    status = os.fstat(descriptor)
+    return status.st_ino, status.st_ctime_ns

@@ -90,14 +90,11 @@ class ChunkSource:
         found: dict[bytes, Loaded] = {}
         missing: list[tuple[bytes, ChunkLocation]] = []
         for digest, place in run.chunks:
-            damaged = self.cache.quarantined
             data = self.cache.read(digest, 0, place.size_bytes, size_bytes=place.size_bytes, wait=True)
-            if data is not None:
+            if data is None:
+                missing.append((digest, place))
+            else:
                 found[digest] = Loaded(data, from_cache=True)
-                continue
-            if self.cache.quarantined > damaged:
-                self._log(f"cached chunk was damaged, fetching it again: {digest_text(digest)}")
-            missing.append((digest, place))
         if len(missing) == len(run.chunks):
             return self._fetch(run)
         for digest, place in missing:
@@ -107,7 +104,11 @@ class ChunkSource:
     def keep(self, chunks: Mapping[bytes, Chunk]) -> list[bytes]:
         """Put verified chunks into the cache; those that it took."""
         before = self.cache.store_failure
-        kept = [digest for digest, data in chunks.items() if self.cache.put(digest, data)]
+        kept = []
+        try:
+            kept = [digest for digest, data in chunks.items() if self.cache.put(digest, data)]
+        except Exception as error:  # noqa: BLE001 - a cache is never worth a mount
+            self._log(f"cache failed: {error}")
         if self.cache.store_failure is not None and before is None:
             self._log(f"cache cannot keep chunks, serving through it: {self.cache.store_failure}")
         return kept
@@ -117,7 +118,9 @@ class ChunkSource:
             stored = self._store.get_range(pack_key(run.pack), run.offset, run.length)
         except ColdstartError as error:
             if len(run.chunks) == 1:
-                return {run.chunks[0][0]: Loaded(error)}
+                digest = run.chunks[0][0]
+                text = f"chunk cannot be fetched: {digest_text(digest)}: {error.message}"
+                return {digest: Loaded(DataError(text, hint=error.hint))}
             # a pack that was cut short still has what stands before the cut
             found: dict[bytes, Loaded] = {}
             for digest, place in run.chunks:
@@ -133,6 +136,6 @@ def _decoded(digest: bytes, place: ChunkLocation, run: Run, stored: bytes) -> Ch
         data = decode_chunk(place, part)
         verify(digest, data)
     except ColdstartError as error:
-        where = f"pack {digest_text(place.pack)}, offset {place.offset}"
-        return DataError(f"{error.message}: {where}", hint=error.hint)
+        text = f"chunk cannot be used: {digest_text(digest)}, pack {digest_text(place.pack)}: {error.message}"
+        return DataError(text, hint=error.hint)
     return data

@@ -34,7 +34,7 @@ def serve_image(request: ServerRequest) -> None:
     """Mount and serve until SIGTERM or until somebody unmounts."""
     log = ServerLog()
     store = open_store(request.store)
-    cache = ChunkCache(Path(request.cache))
+    cache = ChunkCache(Path(request.cache), log)
     notes = _prepare(cache)
     index, locator = open_image(store, parse_digest(request.image), cache.folder)
     source = ChunkSource(store, locator, cache, log)
