@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import os
-import shutil
-import signal
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from coldstart_cli.config import Config
-from coldstart_cli.errors import CannotCreateError, ColdstartError, DataError, UsageError
+from coldstart_cli.errors import ColdstartError, UsageError
 from coldstart_cli.version import __version__
 from coldstart_host.cpu import read_cpu_facts
-from coldstart_snapshot.bundle import CONFIG_NAME
 from coldstart_snapshot.container import kill_and_delete, require_root
 from coldstart_snapshot.cpu_match import required_flags
-from coldstart_snapshot.criu import (
-    DUMP_LOG,
-    Criu,
-    DumpOptions,
-    check_host,
-    dump_process,
-    find_criu,
-    keep_log,
-    network_lock,
-)
-from coldstart_snapshot.cuda import CudaClient, cuda_client
+from coldstart_snapshot.criu import DUMP_LOG, DumpOptions, kept_log
+from coldstart_snapshot.criu_program import Criu, check_host, find_criu, network_lock
+from coldstart_snapshot.cuda import cuda_client
+from coldstart_snapshot.dump import Dump, Timings, undisturbed
 from coldstart_snapshot.gpu_facts import gpu_state
-from coldstart_snapshot.images import linked_remaps
 from coldstart_snapshot.inventory import publish, snapshot_lock, staging_folder, variant_folder
 from coldstart_snapshot.manifest import (
     MANIFEST_NAME,
@@ -42,11 +29,10 @@ from coldstart_snapshot.manifest import (
     read_manifest,
     write_manifest,
 )
-from coldstart_snapshot.outputs import check_outputs
 from coldstart_snapshot.processes import end_tree
 from coldstart_snapshot.ready import parse_url, wait_ready
-from coldstart_snapshot.roots import RootSource, tmpfs_mounts
-from coldstart_snapshot.runc import Runc, running_container
+from coldstart_snapshot.roots import RootSource
+from coldstart_snapshot.runc import Runc
 from coldstart_snapshot.target import (
     ContainerTarget,
     Target,
@@ -56,13 +42,11 @@ from coldstart_snapshot.target import (
     prove_serving,
     target_facts,
 )
-from coldstart_snapshot.upper import archive_upper
 from coldstart_snapshot.variants import variant_name
 from coldstart_snapshot.verify import digest_files, remember_verified, verify_files
 
 _SERVING_SECONDS = 60.0
 _MIB = 1 << 20
-_ROOM_FACTOR = 1.05
 
 
 @dataclass(frozen=True)
@@ -117,21 +101,6 @@ def _find_target(request: CaptureRequest, config: Config) -> Target:
     return container_target(runc, request.container_id, request.root)
 
 
-@dataclass
-class _Timings:
-    """Seconds of each phase, in order."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[name] = round(time.monotonic() - started, 6)
-
-
 class _Capture:
     """One capture, from the ready wait to the published folder."""
 
@@ -143,7 +112,7 @@ class _Capture:
         self._criu = criu
         self._target = target
         self._say = say
-        self._timings = _Timings()
+        self._timings = Timings()
         self._notes: list[str] = []
         self._timeout_seconds = config.number("snapshot.create_timeout_seconds")
 
@@ -169,15 +138,16 @@ class _Capture:
             return SnapshotVariant(
                 folder, manifest, published=False, replaced=folder.exists(), notes=facts.notes
             )
+        dump = Dump(self._criu, target, options, cuda, gpu, self._timings, self._notes, self._say)
         with staging_folder(self._config.state_folder, request.name, manifest.variant) as staging:
             try:
-                self._dump(staging, facts, cuda, gpu, options)
+                dump.fill(staging, kept_log(self._config.run_folder, request.name, DUMP_LOG))
             except ColdstartError as error:
                 error.add(self._state_in_words())
                 raise
             except BaseException:
                 # interrupted: everything was undone on the way here, which is looked at before we leave
-                with _undisturbed():
+                with undisturbed():
                     prove_serving(target, request.ready_url, _SERVING_SECONDS)
                 raise
             self._say("verifying")
@@ -196,91 +166,6 @@ class _Capture:
             stopped=request.stop,
             notes=tuple(self._notes),
         )
-
-    def _dump(
-        self,
-        staging: Path,
-        facts: TargetFacts,
-        cuda: CudaClient | None,
-        gpu: Sequence[int],
-        options: DumpOptions,
-    ) -> None:
-        """Fill the staging folder; whatever happens, the server runs again afterwards."""
-        images = staging / "images"
-        images.mkdir(mode=0o700)
-        work = staging / "work"
-        work.mkdir(mode=0o700)
-        try:
-            with self._suspended(cuda, gpu):
-                self._refuse_small_disk(staging, facts)
-                if isinstance(self._target, ContainerTarget):
-                    self._dump_container(self._target, staging, images, work, options)
-                else:
-                    self._say(f"dumping {self._target.label}")
-                    with self._timings.phase("dump"):
-                        dump_process(self._criu, self._target.pid, images, work, options)
-        except ColdstartError:
-            keep_log(work / DUMP_LOG, self._config.run_folder, self._request.name)
-            raise
-        check_outputs(images)
-        self._refuse_deleted_links(images)
-        shutil.rmtree(work)
-
-    def _refuse_deleted_links(self, images: Path) -> None:
-        """Links that criu made for the dump are gone again; only those in a container's tmpfs were dumped."""
-        kept = tmpfs_mounts(self._target.pid) if isinstance(self._target, ContainerTarget) else ()
-        for path in linked_remaps(images):
-            if not any(path.startswith(f"{point}/") for point in kept):
-                raise DataError(
-                    "a file that was deleted under one of its names is still open, in "
-                    f"{os.path.dirname(path)}",
-                    hint="close it before the capture, or keep the name",
-                )
-
-    def _dump_container(
-        self, target: ContainerTarget, staging: Path, images: Path, work: Path, options: DumpOptions
-    ) -> None:
-        bundle = staging / "bundle"
-        bundle.mkdir(mode=0o700)
-        shutil.copyfile(target.bundle / CONFIG_NAME, bundle / CONFIG_NAME)
-        self._say(f"freezing and dumping {target.label}")
-        started = time.monotonic()
-        with _frozen(target):
-            with self._timings.phase("dump"):
-                # a cgroup that was frozen before criu stays so: the layer cannot change until we are done
-                target.runc.checkpoint(
-                    target.container_id, images, work, self._criu, options.lines(), self._timeout_seconds
-                )
-            if target.root.upper is not None:
-                with self._timings.phase("upper"):
-                    archived = archive_upper(target.root.upper, staging / "upper.tar")
-                if archived.skipped_sockets:
-                    self._notes.append(f"{archived.skipped_sockets} sockets in the writable layer left out")
-        self._timings.seconds["frozen"] = round(time.monotonic() - started, 6)
-
-    @contextmanager
-    def _suspended(self, cuda: CudaClient | None, pids: Sequence[int]) -> Iterator[None]:
-        """GPU state is in host memory while the block runs."""
-        if cuda is None or not pids:
-            yield
-            return
-        self._say(f"moving GPU state of {len(pids)} processes to host memory")
-        with self._timings.phase("gpu_suspend"):
-            cuda.suspend(pids, self._timeout_seconds)
-        try:
-            yield
-        finally:
-            with _undisturbed(), self._timings.phase("gpu_resume"):
-                cuda.resume(pids, timeout_seconds=self._timeout_seconds)
-
-    def _refuse_small_disk(self, staging: Path, facts: TargetFacts) -> None:
-        needed = int((facts.memory_bytes + facts.deleted_bytes) * _ROOM_FACTOR)
-        free = shutil.disk_usage(staging).free
-        if free < needed:
-            raise CannotCreateError(
-                f"not enough space for the snapshot: {needed} bytes needed, {free} free in {staging.parent}",
-                hint="free some, or set `state_dir` to a larger disk",
-            )
 
     def _finish(self, staging: Path, manifest: Manifest) -> Manifest:
         with self._timings.phase("digests"):
@@ -335,7 +220,7 @@ class _Capture:
         )
 
     def _state_in_words(self) -> str:
-        with _undisturbed():
+        with undisturbed():
             try:
                 serving = prove_serving(self._target, self._request.ready_url, _SERVING_SECONDS)
             except ColdstartError as error:
@@ -349,33 +234,3 @@ class _Capture:
             kill_and_delete(self._target.container_id, runc_root=runc.state_root, runc=runc.program)
         else:
             end_tree(self._target.pid)
-
-
-@contextmanager
-def _frozen(target: ContainerTarget) -> Iterator[None]:
-    """Nothing in the container runs while the block does."""
-    try:
-        target.runc.pause(target.container_id)
-        yield
-    finally:
-        with _undisturbed():
-            _thaw(target)
-
-
-def _thaw(target: ContainerTarget) -> None:
-    """Let the container go on; one that has ended meanwhile is the caller's to notice."""
-    state = target.runc.state(target.container_id)
-    if state is None or state.status != "paused":
-        return
-    target.runc.resume(target.container_id)
-    running_container(target.runc, target.container_id)
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Hold INT and TERM back: a server must not stay frozen because somebody is impatient."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coldstart_cli import process
-from coldstart_cli.errors import ColdstartError, UnavailableError
-from coldstart_cli.process import INSTALL_HINTS
-from coldstart_host.kernel import criu_needed, release_number
+from coldstart_cli.errors import ColdstartError
 from coldstart_snapshot.criu_log import Explanation, explain_log
+from coldstart_snapshot.criu_program import Criu
 
 LOG_LIMIT_BYTES = 64 << 20
 DUMP_LOG = "dump.log"
@@ -25,14 +24,6 @@ _MIB = 1 << 20
 
 class CriuError(ColdstartError):
     """criu failed; the message is what its log means."""
-
-
-@dataclass(frozen=True)
-class Criu:
-    """One criu program that is new enough for the running kernel."""
-
-    program: str
-    version: str
 
 
 @dataclass(frozen=True)
@@ -73,63 +64,6 @@ class RestoreOptions:
             "skip-file-rwx-check",
             *(f"inherit-fd fd[{descriptor}]:{key}" for descriptor, key in self.inherit),
         )
-
-
-def find_criu(configured: str | None = None, *, release: str | None = None) -> Criu:
-    """The configured criu, refused with the remedy when it is too old for the kernel."""
-    program = process.find_program("criu", configured)
-    completed = process.run([program, "--version"], deadline_seconds=_QUERY_SECONDS, check=False)
-    match = re.search(r"^Version: *([\d.]+)", completed.text, re.MULTILINE)
-    if match is None:
-        raise UnavailableError(f"program is not criu: {program}: {completed.error_text or 'no version'}")
-    version = match[1]
-    check_version(version, release or os.uname().release)
-    return Criu(program, version)
-
-
-def check_version(version: str, release: str) -> None:
-    """Refuse a criu that is known to fail on this kernel."""
-    needed = criu_needed(release_number(release))
-    if release_number(version) < needed:
-        oldest = ".".join(map(str, needed))
-        raise UnavailableError(
-            f"criu {version} is too old for Linux {release}: it takes criu {oldest} or newer",
-            hint=INSTALL_HINTS["criu"],
-        )
-
-
-def check_host(criu: Criu) -> None:
-    """Ask criu itself whether it can work on this host; 60 ms."""
-    completed = process.run(
-        [criu.program, "check", "--no-default-config"], deadline_seconds=_QUERY_SECONDS, check=False
-    )
-    if completed.status != 0:
-        explanation = explain_lines(completed)
-        raise UnavailableError(
-            f"criu does not work on this host: {explanation}", hint=f"{criu.program} check"
-        )
-
-
-def explain_lines(completed: process.Completed) -> str:
-    from coldstart_snapshot.criu_log import explain_text
-
-    found = explain_text(completed.stderr.decode("utf-8", "replace"))
-    return found.message if found else completed.error_text or f"status {completed.status}"
-
-
-def network_lock(criu: Criu) -> str:
-    """How criu can hold TCP connections still on this host: nftables, iptables, or not at all."""
-    completed = process.run(
-        [criu.program, "check", "--no-default-config", "--feature", "network_lock_nftables"],
-        deadline_seconds=_QUERY_SECONDS,
-        check=False,
-    )
-    if completed.status == 0:
-        return "nftables"
-    with suppress(UnavailableError):
-        process.find_program("iptables-restore")
-        return "iptables"
-    return "skip"
 
 
 def dump_process(criu: Criu, pid: int, images: Path, work: Path, options: DumpOptions) -> None:
@@ -239,6 +173,26 @@ def failure(purpose: str, log: Path, otherwise: str) -> CriuError:
     return CriuError(f"{purpose} failed: {explanation.message}", hint=explanation.hint)
 
 
+def engine_environment(work: Path, criu: Criu, lines: Sequence[str]) -> dict[str, str]:
+    """Make runc use this criu and make that use these options.
+
+    runc 1.2 finds criu on PATH alone, and passes few of its options; criu reads CRIU_CONFIG_FILE also
+    when runc drives it. HOME is moved so that no ~/.criu/default.conf changes anything.
+    """
+    programs = work / "programs"
+    programs.mkdir(exist_ok=True)
+    link = programs / "criu"
+    link.unlink(missing_ok=True)
+    link.symlink_to(criu.program)
+    configuration = work / "criu.conf"
+    configuration.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return {
+        "PATH": f"{programs}:{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}",
+        "CRIU_CONFIG_FILE": str(configuration),
+        "HOME": str(work),
+    }
+
+
 def release_network(log: Path) -> None:
     """Let TCP connections go again that a killed criu still held: it had no chance to do so itself."""
     try:
@@ -258,13 +212,17 @@ def release_network(log: Path) -> None:
                     )
 
 
-def keep_log(log: Path, run_folder: Path, name: str) -> Path | None:
-    """Keep the end of a failed criu run's log where people can read it."""
+def kept_log(run_folder: Path, name: str, log: str) -> Path:
+    """Where the log of the last failed criu run for a snapshot is kept."""
+    return run_folder / "logs" / f"{name}-{log}"
+
+
+def keep_log(log: Path, kept: Path) -> bool:
+    """Keep the end of a failed run's log where people can read it; false when there is none."""
     if not log.exists():
-        return None
-    kept = run_folder / "logs" / f"{name}-{log.name}"
+        return False
     kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with log.open("rb") as source:
         source.seek(max(0, log.stat().st_size - _MIB))
         kept.write_bytes(source.read(_MIB))
-    return kept
+    return True

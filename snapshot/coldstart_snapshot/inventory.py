@@ -11,7 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from coldstart_cli.errors import BusyError, DataError, IoFailure, NotFoundError, near_matches_hint
+from coldstart_cli.errors import (
+    BusyError,
+    DataError,
+    IoFailure,
+    NotFoundError,
+    PermissionNeededError,
+    near_matches_hint,
+)
 from coldstart_cli.files import exclusive_lock, fsync_directory, make_directory, remove_tree
 from coldstart_snapshot.manifest import Manifest, check_name, read_manifest
 
@@ -203,7 +210,7 @@ def _folders(path: Path) -> tuple[str, ...]:
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except PermissionError as error:
-        raise IoFailure(f"cannot read folder: {path}: {error.strerror}", hint="run as root") from error
+        raise PermissionNeededError(f"cannot read folder: {path}", hint="run with sudo") from error
     return tuple(
         sorted(
             entry.name

@@ -21,8 +21,9 @@ from coldstart_snapshot.container import (
     refuse_taken_id,
     require_root,
 )
-from coldstart_snapshot.criu import RESTORE_LOG, Criu, RestoreOptions, check_host, find_criu, keep_log
+from coldstart_snapshot.criu import RESTORE_LOG, RestoreOptions, keep_log, kept_log
 from coldstart_snapshot.criu import restore_process as criu_restore
+from coldstart_snapshot.criu_program import Criu, check_host, find_criu
 from coldstart_snapshot.cuda import CudaClient, cuda_client
 from coldstart_snapshot.gpu_facts import driver_version
 from coldstart_snapshot.inventory import (
@@ -35,7 +36,8 @@ from coldstart_snapshot.inventory import (
 )
 from coldstart_snapshot.manifest import Manifest
 from coldstart_snapshot.outputs import open_outputs
-from coldstart_snapshot.processes import end_tree, is_alive, port_holder, process_name, process_tree
+from coldstart_snapshot.ports import port_holder
+from coldstart_snapshot.processes import end_tree, is_alive, process_name, process_tree
 from coldstart_snapshot.runc import Runc
 from coldstart_snapshot.variants import choose_variant
 from coldstart_snapshot.verify import Verification, verify_for_restore
@@ -264,10 +266,11 @@ def _refuse_taken_pids(manifest: Manifest) -> None:
 
 def _after_failure(error: BaseException, plan: RestorePlan, config: Config, work: Path) -> None:
     """Keep criu's log, point to it, and say when criu cannot work on this host at all."""
-    kept = keep_log(work / RESTORE_LOG, config.run_folder, plan.name)
+    kept = kept_log(config.run_folder, plan.name, RESTORE_LOG)
+    found = keep_log(work / RESTORE_LOG, kept)
     if not isinstance(error, ColdstartError):
         return
-    if error.hint is None and kept is not None:
+    if error.hint is None and found:
         error.hint = f"the whole log is in {kept}"
     try:
         check_host(plan.criu)

@@ -13,8 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from coldstart_cli import process
-from coldstart_cli.errors import BusyError, ColdstartError, NotFoundError, UsageError
-from coldstart_snapshot.criu import DUMP_LOG, LOG_LIMIT_BYTES, RESTORE_LOG, Criu, failure, release_network
+from coldstart_cli.errors import BusyError, ColdstartError, NotFoundError, UsageError, near_matches_hint
+from coldstart_snapshot.criu import (
+    DUMP_LOG,
+    LOG_LIMIT_BYTES,
+    RESTORE_LOG,
+    DumpOptions,
+    engine_environment,
+    failure,
+    release_network,
+)
+from coldstart_snapshot.criu_program import Criu
 
 _CALL_SECONDS = 30.0
 _STOP_SECONDS = 15.0
@@ -102,25 +111,19 @@ class Runc:
         self._plain("resume", container_id)
 
     def checkpoint(
-        self,
-        container_id: str,
-        images: Path,
-        work: Path,
-        criu: Criu,
-        lines: Sequence[str],
-        timeout_seconds: float,
+        self, container_id: str, images: Path, work: Path, criu: Criu, options: DumpOptions
     ) -> None:
         """Dump the container and let it be what it was before, running or paused."""
-        options = ["--leave-running", "--tcp-established", "--file-locks"]
+        flags = ["--leave-running", "--tcp-established", "--file-locks"]
         folders = ["--image-path", str(images), "--work-path", str(work)]
         self._criu(
-            ["checkpoint", *options, *folders, container_id],
+            ["checkpoint", *flags, *folders, container_id],
             work,
             criu,
-            lines,
+            options.lines(),
             log=work / DUMP_LOG,
             purpose="capture",
-            timeout_seconds=timeout_seconds,
+            timeout_seconds=options.timeout_seconds,
         )
 
     def restore(
@@ -234,7 +237,7 @@ class Runc:
         timeout_seconds: float,
         outputs: tuple[int | None, int | None] = (None, None),
     ) -> None:
-        environment = _criu_environment(work, criu, lines)
+        environment = engine_environment(work, criu, lines)
         try:
             self._logged(
                 arguments,
@@ -264,8 +267,6 @@ def check_container_id(container_id: str) -> None:
 
 def running_container(runc: Runc, container_id: str) -> ContainerState:
     """The state of a container that runs; refused by name when it does not."""
-    from coldstart_cli.errors import near_matches_hint
-
     state = runc.state(container_id)
     if state is None:
         ids = runc.container_ids()
@@ -278,26 +279,6 @@ def running_container(runc: Runc, container_id: str) -> ContainerState:
     if state.status != "running":
         raise BusyError(f"container does not run: {container_id} is {state.status}")
     return state
-
-
-def _criu_environment(work: Path, criu: Criu, lines: Sequence[str]) -> dict[str, str]:
-    """Make runc use this criu and make that use these options.
-
-    runc 1.2 finds criu on PATH alone, and passes few of its options; criu reads CRIU_CONFIG_FILE also
-    when runc drives it. HOME is moved so that no ~/.criu/default.conf changes anything.
-    """
-    programs = work / "programs"
-    programs.mkdir(exist_ok=True)
-    link = programs / "criu"
-    link.unlink(missing_ok=True)
-    link.symlink_to(criu.program)
-    configuration = work / "criu.conf"
-    configuration.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    return {
-        "PATH": f"{programs}:{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}",
-        "CRIU_CONFIG_FILE": str(configuration),
-        "HOME": str(work),
-    }
 
 
 def _last_message(log: Path) -> str | None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coldstart_cli.errors import ColdstartError, DataError, NotFoundError
+from coldstart_snapshot.ports import listening_ports
 from coldstart_snapshot.processes import (
     OpenFile,
     ProcessFacts,
     is_alive,
-    listening_ports,
     mount_ids,
     open_files,
     output_files,

@@ -10,7 +10,8 @@ import threading
 from collections.abc import Iterable, Iterator
 
 from coldstart_cli.errors import DataError, UnavailableError
-from coldstart_snapshot.processes import OpenFile, holder_of_socket
+from coldstart_snapshot.ports import holder_of_socket
+from coldstart_snapshot.processes import OpenFile
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from conftest import Coldstart, Result
+from coldstart_snapshot.runc import Runc
+from conftest import Coldstart, Result, wait_until
 from snapshot.made import make_variant
 from snapshot.servers import Lab, ask, free_port, laboratory, url
 
@@ -96,6 +98,49 @@ def test_a_server_that_does_not_get_ready_is_exit_75_with_its_last_answer(
     assert result.status == 75
     assert "server is not ready after 0.2 s" in result.stderr
     assert "Connection refused" in result.stderr
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_capture_leaves_the_server_serving(
+    coldstart: Coldstart, lab: Lab, number: signal.Signals, status: int
+) -> None:
+    port = free_port()
+    container, overlay, _ = lab.start("web", port)
+    # a writable layer that takes a while to archive
+    with (overlay.root / "srv" / "large").open("wb") as stream:
+        stream.truncate(4 << 30)
+    runc = Runc.find(None, lab.runc_root)
+
+    def container_status() -> str:
+        state = runc.state(container.id)
+        assert state is not None
+        return state.status
+
+    command = [
+        coldstart.program,
+        "snap",
+        "create",
+        "web",
+        "--container",
+        container.id,
+        "--ready-url",
+        url(port),
+    ]
+    with subprocess.Popen(
+        command,
+        env=coldstart.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        wait_until(lambda: container_status() == "paused", "the container is frozen")
+        process.send_signal(number)
+        process.communicate(timeout=60)
+    assert process.returncode == status
+    assert container_status() == "running"
+    assert ask(port) == "1"
+    assert not (lab.config.state_folder / "snapshots" / "web").exists()
 
 
 def test_bad_requests_end_in_their_own_exit_codes(coldstart: Coldstart, lab: Lab) -> None:

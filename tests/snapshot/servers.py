@@ -19,8 +19,9 @@ import pytest
 from coldstart_cli.config import Config, load
 from coldstart_cli.errors import ColdstartError
 from coldstart_snapshot.container import ContainerSpec, RunningContainer, kill_and_delete, run_container
-from coldstart_snapshot.criu import find_criu
-from coldstart_snapshot.processes import end_tree, listening_ports
+from coldstart_snapshot.criu_program import find_criu
+from coldstart_snapshot.ports import listening_ports
+from coldstart_snapshot.processes import end_tree
 from coldstart_snapshot.ready import wait_ready
 from conftest import wait_until
 

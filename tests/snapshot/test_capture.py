@@ -213,7 +213,7 @@ def test_an_interrupted_capture_thaws_the_container(lab: Lab, monkeypatch: pytes
         assert _status(lab, container.id) == "paused"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("coldstart_snapshot.capture.archive_upper", interrupt)
+    monkeypatch.setattr("coldstart_snapshot.dump.archive_upper", interrupt)
     with pytest.raises(KeyboardInterrupt):
         create_snapshot(CaptureRequest("web", container_id=container.id, ready_url=url(port)), lab.config)
     assert _status(lab, container.id) == "running"
@@ -222,11 +222,11 @@ def test_an_interrupted_capture_thaws_the_container(lab: Lab, monkeypatch: pytes
 
 
 def test_the_archive_is_taken_while_nothing_runs(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    from coldstart_snapshot import capture
+    from coldstart_snapshot import dump
 
     port = free_port()
     container, _, _ = lab.start("web", port)
-    real = capture.archive_upper
+    real = dump.archive_upper
     answers: list[str] = []
 
     def archive(upper: Path, archive: Path) -> object:
@@ -240,7 +240,7 @@ def test_the_archive_is_taken_while_nothing_runs(lab: Lab, monkeypatch: pytest.M
         return archived
 
     waiting: list[threading.Thread] = []
-    monkeypatch.setattr(capture, "archive_upper", archive)
+    monkeypatch.setattr(dump, "archive_upper", archive)
     create_snapshot(CaptureRequest("web", container_id=container.id), lab.config)
     waiting[0].join(20)
     assert answers == ["1"]
@@ -380,3 +380,29 @@ def test_a_snapshot_with_gpu_state_is_refused_where_there_is_no_gpu(
         pytest.skip("this host has a GPU")
     with pytest.raises(UnavailableError, match="the snapshot has GPU state"):
         plan_restore("gpu", load())
+
+
+def test_clients_that_are_connected_during_captures_get_all_their_answers(lab: Lab) -> None:
+    port = free_port()
+    container, _, _ = lab.start("web", port)
+    stop = threading.Event()
+    answers: list[int] = []
+    failures: list[str] = []
+
+    def client() -> None:
+        while not stop.is_set():
+            try:
+                answers.append(int(ask(port)))
+            except (OSError, ValueError) as error:
+                failures.append(repr(error))
+
+    clients = [threading.Thread(target=client) for _ in range(4)]
+    for one in clients:
+        one.start()
+    for _ in range(2):
+        create_snapshot(CaptureRequest("web", container_id=container.id, ready_url=url(port)), lab.config)
+    stop.set()
+    for one in clients:
+        one.join(30)
+    assert failures == []
+    assert len(answers) > len(clients)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli.errors import UnavailableError
-from coldstart_snapshot.criu import check_version
 from coldstart_snapshot.criu_log import explain_log, explain_text
+from coldstart_snapshot.criu_program import check_version
 
 _NOISE = (
     "(00.01) Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted\n"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import socket
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 from coldstart_cli.config import load
 from coldstart_cli.errors import BusyError, ColdstartError, DataError, NotFoundError, UnavailableError
 from coldstart_host.cpu import read_cpu_facts
+from coldstart_snapshot.bundle import read_bundle, write_bundle
 from coldstart_snapshot.capture import CaptureRequest, create_snapshot
 from coldstart_snapshot.container import bundle_folder, kill_and_delete
 from coldstart_snapshot.ready import wait_ready
@@ -205,3 +209,56 @@ def test_a_criu_that_spins_is_ended_at_the_deadline(lab: Lab, monkeypatch: pytes
 def test_an_absent_snapshot_is_not_found(lab: Lab) -> None:
     with pytest.raises(NotFoundError, match="no such snapshot: web"):
         plan_restore("web", lab.config)
+
+
+@pytest.mark.parametrize("output", ["file", "pipe"])
+def test_a_container_that_plain_runc_started_is_captured_and_restored_by_us(lab: Lab, output: str) -> None:
+    """Its root is named relative to its bundle, and its output goes where its starter wanted."""
+    port = free_port()
+    overlay = lab.overlay("source").mount()
+    (overlay.root / "srv").mkdir(exist_ok=True)
+    bundle, runc_root, container_id = overlay.folder, lab.tmp_path / "their-runc", lab.id("theirs")
+    spec = lab.spec("unused", overlay, port)
+    write_bundle(bundle, spec)
+    configuration = read_bundle(bundle)
+    configuration["root"]["path"] = "root"
+    del configuration["annotations"]
+    (bundle / "config.json").write_text(json.dumps(configuration))
+    log = lab.tmp_path / "their.log"
+    runc = Runc.find(None, runc_root)
+    command = [
+        runc.program,
+        "--root",
+        str(runc_root),
+        "run",
+        "--detach",
+        "--bundle",
+        str(bundle),
+        container_id,
+    ]
+    reading, writing = os.pipe()
+    with log.open("wb") as stream, open(reading, "rb") as reader:
+        stdout = stream.fileno() if output == "file" else writing
+        subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stdout, check=True, timeout=20
+        )
+        os.close(writing)
+        try:
+            wait_ready(url(port), 20)
+            assert ask(port) == "1"
+            request = CaptureRequest("web", container_id=container_id, runc_root=runc_root, stop=True)
+            create_snapshot(request, lab.config)
+        finally:
+            runc.kill_and_delete(container_id)
+        if output == "pipe":
+            assert reader.read() == b"request 1\n"
+    overlay.destroy()
+    log.unlink()
+    shutil.rmtree(runc_root)
+    plan = plan_restore("web", lab.config)
+    root = _prepared(lab, plan, "target")
+    new_log = lab.tmp_path / "new.log"
+    restored = restore_container(plan, lab.config, root=root, container_id=lab.id("target"), log=new_log)
+    wait_ready(url(port), 20, pid=restored.pid)
+    assert ask(port) == "2"
+    assert new_log.read_text().lstrip("\0") == "request 2\n"
