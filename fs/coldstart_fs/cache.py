@@ -35,7 +35,9 @@ class ChunkCache:
         self.quarantined = 0
         self.store_failure: str | None = None
         self._chunks = str(folder / _CHUNKS)
-        self._verified: dict[bytes, int] = {}
+        self._verified: dict[bytes, _Stamp] = {}
+        # pids repeat in pid namespaces that share a cache
+        self._writer = f"{os.getpid()}.{secrets.token_hex(4)}"
         self._folders: set[str] = set()
         self._lock = Lock()
 
@@ -146,12 +148,6 @@ class ChunkCache:
         except OSError:
             with suppress(OSError):
                 os.unlink(path)
-
-
-def _stamp(descriptor: int) -> int:
-    """Changes whenever the file does: what was verified under another stamp was another file."""
-    status = os.fstat(descriptor)
-    return status.st_ctime_ns ^ (status.st_ino << 64)
 
 
 def _stamp(descriptor: int) -> _Stamp:
