@@ -56,7 +56,9 @@ def _fill(tree: Path) -> None:
     os.setxattr(tree / "odd", "user.empty", b"")
     os.setxattr(tree / "odd", "user.bytes", bytes(range(256)))
     os.setxattr(tree / "etc", "trusted.note", b"for root")
-    acl = struct.pack("<I" + 5 * "HHI", 2, 1, 6, 2**32 - 1, 2, 4, 1234, 4, 4, 2**32 - 1, 16, 4, 2**32 - 1, 32, 0, 2**32 - 1)
+    acl = struct.pack(
+        "<I" + 5 * "HHI", 2, 1, 6, 2**32 - 1, 2, 4, 1234, 4, 4, 2**32 - 1, 16, 4, 2**32 - 1, 32, 0, 2**32 - 1
+    )
     os.setxattr(tree / "setuid", "system.posix_acl_access", acl)
     capability = struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0)
     os.setxattr(tree / "one-chunk", "security.capability", capability)
