@@ -127,7 +127,7 @@ def test_an_interrupted_capture_leaves_the_server_serving(
         url(port),
     ]
     with subprocess.Popen(
-        command,
+        [coldstart.program, *arguments],
         env=coldstart.environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
