@@ -116,8 +116,7 @@ def test_an_interrupted_capture_leaves_the_server_serving(
         assert state is not None
         return state.status
 
-    command = [
-        coldstart.program,
+    arguments = [
         "snap",
         "create",
         "web",
