@@ -210,11 +210,13 @@ class _Chain:
 
     def plan(self, identity: str | None) -> RestorePlan | None:
         """The verified variant to restore; None, with the reason said, where the start will be cold."""
+        from coldstart_snapshot.inventory import require_snapshot
         from coldstart_snapshot.restore import plan_restore
 
         if self._options.cold or self._plan is not None:
             return self._plan
         try:
+            require_snapshot(self._config.state_folder, self._spec.snapshot)
             with self._waterfall.stage("verify"):
                 plan = plan_restore(self._spec.snapshot, self._config)
             if what := snapshot_difference(plan, self._spec, identity):

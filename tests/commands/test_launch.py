@@ -44,7 +44,7 @@ def test_a_cold_start_serves_and_tells_where_the_time_went(replica: Replica) -> 
     document = json.loads(result.stdout)
     assert (document["schema"], document["version"]) == ("coldstart.launch", 1)
     assert (document["method"], document["variant"], document["snapshot"]) == ("cold", None, None)
-    assert {stage["name"] for stage in document["stages"]} == {"health", "verify", "mount", "start", "ready"}
+    assert {stage["name"] for stage in document["stages"]} == {"health", "mount", "start", "ready"}
     assert document["total_seconds"] == pytest.approx(
         max(stage["start_seconds"] + stage["duration_seconds"] for stage in document["stages"]), abs=0.01
     )
