@@ -350,26 +350,57 @@ def test_an_absent_pyfuse3_is_told_with_what_installs_it(desk: Desk, tmp_path: P
     assert "pip install 'coldstart[image]'" in done.stderr
 
 
-def test_a_user_without_fusermount3_needs_root(desk: Desk) -> None:
+def as_user(desk: Desk, preparation: str, *command: str | Path) -> Result:
+    """Run as nobody, who sees the test's folder at /mnt and has folders of his own in it."""
     if not shutil.which("setpriv"):
         pytest.skip("setpriv is not installed")
-    hide = "for p in /usr/bin/fusermount3 /bin/fusermount3; do ! [ -e $p ] || mount --bind /dev/null $p; done"
-    as_user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
-    opened = f"mount --bind {desk.folder} /mnt; {hide}; chmod 755 {desk.folder}; chmod -R a+rX {desk.store}"
-    environment = [
-        "env",
-        "CONFIGURATION_DIRECTORY=/mnt/absent",
-        "HOME=/mnt",
-        *(f"COLDSTART_{name}_DIR=/mnt/user-{name}" for name in ("RUN", "CACHE", "STATE")),
-    ]
-    for name in ("RUN", "CACHE", "STATE"):
-        (desk.folder / f"user-{name}").mkdir()
+    names = ("RUN", "CACHE", "STATE")
+    for name in names:
+        (desk.folder / f"user-{name}").mkdir(exist_ok=True)
         os.chown(desk.folder / f"user-{name}", 65534, 65534)
-    command = [desk.run.program, "image", "mount", "app/server", "/mnt/mnt", "--store", "/mnt/store"]
-    done = in_namespace(desk, opened, *as_user, *environment, *command, "--detach")
+    os.chown(desk.point, 65534, 65534)
+    opened = f"mount --bind {desk.folder} /mnt; chmod 755 {desk.folder}; chmod -R a+rX {desk.store}"
+    return in_namespace(
+        desk,
+        f"{opened}\n{preparation}",
+        *("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"),
+        *("env", "HOME=/mnt", "CONFIGURATION_DIRECTORY=/mnt/absent", "COLDSTART_STORE=/mnt/store"),
+        *(f"COLDSTART_{name}_DIR=/mnt/user-{name}" for name in names),
+        *command,
+    )
+
+
+def test_a_user_without_fusermount3_needs_root(desk: Desk) -> None:
+    hide = "for p in /usr/bin/fusermount3 /bin/fusermount3; do ! [ -e $p ] || mount --bind /dev/null $p; done"
+    command = [desk.run.program, "image", "mount", "app/server", "/mnt/mnt", "--detach"]
+    done = as_user(desk, hide, *command)
     assert (done.status, error(done)) == (77, "mounting needs root, or the program fusermount3")
-    done = in_namespace(desk, opened, *as_user, *environment, *command, "--detach", "--overlay", "/mnt/o")
+
+
+@pytest.mark.parametrize("option", [["--overlay", "/mnt/layer"], ["--suid"], ["--dev"]])
+def test_what_only_root_can_have_is_refused_to_users(desk: Desk, option: list[str]) -> None:
+    done = as_user(desk, "true", desk.run.program, "image", "mount", "app/server", "/mnt/mnt", *option)
     assert done.status == 77
+    assert "root" in error(done)
+
+
+@pytest.mark.parametrize("ending", ["true", "kill -9 $pid"])
+def test_a_user_can_mount_with_fusermount3_where_the_device_is_open(desk: Desk, ending: str) -> None:
+    if not shutil.which("fusermount3"):
+        pytest.skip("fusermount3 is not installed")
+    device = (
+        "mount -t tmpfs none /dev; mknod -m 666 /dev/fuse c 10 229; mknod -m 666 /dev/null c 1 3\n"
+        "mknod -m 666 /dev/urandom c 1 9"
+    )
+    script = (
+        'set -e; "$0" image mount app/server /mnt/mnt --detach; cat /mnt/mnt/hello\n'
+        'pid=$("$0" image status | sed -n "s/.* serving *\\([0-9]*\\) .*/\\1/p")\n'
+        f'{ending}; "$0" image unmount /mnt/mnt; "$0" image status; grep -c " /mnt/mnt " /proc/mounts || true'
+    )
+    done = as_user(desk, device, "sh", "-c", script, desk.run.program)
+    lines = done.stdout.splitlines()
+    assert (done.status, lines[1:]) == (0, ["hello world", "no image is mounted", "0"]), done.stderr
+    assert "read_ahead_kib is 128 instead of 512: streams read slower" in done.stderr
 
 
 def test_a_mount_is_up_before_the_command_that_detaches_ends_and_holds_nothing_of_it(desk: Desk) -> None:
