@@ -227,6 +227,16 @@ def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return environment
 
 
+def start_ticks(pid: int) -> int:
+    """When a process started, in clock ticks since boot; with the pid it names one process. 0: it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return 0
+    state, *rest = text.rpartition(")")[2].split()
+    return 0 if state in {"Z", "X"} else int(rest[18])
+
+
 def last_lines(output: bytes, count: int = _TAIL_LINES) -> str:
     """The last `count` non-empty lines, joined with '; '."""
     lines = [line.strip() for line in output[-16384:].decode("utf-8", "replace").splitlines()]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from coldstart_cli.files import atomic_write
+from coldstart_cli.process import start_ticks
 
 _SCHEMA = "coldstart.mount"
 _VERSION = 1
@@ -39,16 +40,6 @@ class MountRecord:
     def server_lives(self) -> bool:
         """Whether the server is still that very process."""
         return self.server_pid > 0 and start_ticks(self.server_pid) == self.server_start_ticks
-
-
-def start_ticks(pid: int) -> int:
-    """When a process started, in clock ticks since boot; 0 when it is gone or a zombie."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
-    except OSError:
-        return 0
-    state, *rest = text.rpartition(")")[2].split()
-    return 0 if state in {"Z", "X"} else int(rest[18])
 
 
 def record_folder(run_folder: Path, mountpoint: Path) -> Path:

@@ -14,8 +14,8 @@ from threading import Thread
 from typing import Any, Self
 
 from coldstart_cli.errors import BusyError, ColdstartError, ExitCode, IoFailure
-from coldstart_cli.process import Program, kill_group, last_lines, start
-from coldstart_fs.records import MountRecord, start_ticks
+from coldstart_cli.process import Program, kill_group, last_lines, start, start_ticks
+from coldstart_fs.records import MountRecord
 from coldstart_fs.serving import ServerRequest
 
 _KILL_WAIT_SECONDS = 5.0

@@ -13,7 +13,7 @@ from typing import Any
 from coldstart_cli.config import Config
 from coldstart_cli.errors import BusyError, ColdstartError
 from coldstart_cli.files import atomic_write, exclusive_lock, make_directory, remove_tree
-from coldstart_cli.process import last_lines
+from coldstart_cli.process import last_lines, start_ticks
 
 _RECORD_SCHEMA = "coldstart.replica"
 
@@ -159,12 +159,3 @@ def replica_names(config: Config) -> list[str]:
     if not folder.is_dir():
         return []
     return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))
-
-
-def start_ticks(pid: int) -> int:
-    """When a process started, in clock ticks since boot: with the pid it names one process; 0: gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0
-    return int(stat.rpartition(")")[2].split()[19])

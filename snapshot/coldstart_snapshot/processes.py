@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coldstart_cli.errors import BusyError, NotFoundError, UnavailableError
+from coldstart_cli.process import start_ticks
 
 _COMMAND_LIMIT_BYTES = 4096
 _OUTPUT_DESCRIPTORS = frozenset({1, 2})
@@ -74,11 +75,6 @@ def is_alive(pid: int) -> bool:
         return _stat_fields(pid)[0] not in {"Z", "X"}
     except OSError:
         return False
-
-
-def start_ticks(pid: int) -> int:
-    """When a process started, in clock ticks since boot: with the pid it names one process."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
 def process_name(pid: int) -> str:

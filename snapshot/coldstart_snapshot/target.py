@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coldstart_cli.errors import ColdstartError, DataError, NotFoundError
+from coldstart_cli.process import start_ticks
 from coldstart_snapshot.ports import listening_ports
 from coldstart_snapshot.processes import (
     OpenFile,
@@ -18,7 +19,6 @@ from coldstart_snapshot.processes import (
     output_files,
     process_name,
     process_tree,
-    start_ticks,
 )
 from coldstart_snapshot.ready import wait_ready
 from coldstart_snapshot.roots import RootSource, detect_root

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from coldstart_cli.process import start_ticks
 from coldstart_fs.build import index_image
 from coldstart_fs.kernel_mounts import mount_at
 from coldstart_fs.names import digest_text, index_key, locator_key
-from coldstart_fs.records import start_ticks
 from coldstart_fs.store import open_store, write_ref
 from conftest import REPOSITORY, Coldstart, Result, wait_until
 
