@@ -11,7 +11,7 @@ packages=(
 	fuse3 libfuse3-dev pkg-config gcc libc6-dev
 	runc skopeo nftables golang-github-containers-common
 	ca-certificates procps iproute2 kmod
-	umoci debootstrap xz-utils attr acl man-db
+	umoci debootstrap xz-utils attr acl man-db zsh fish
 )
 criu_build_packages=(
 	libprotobuf-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler libnl-3-dev libnet1-dev
