@@ -14,6 +14,7 @@ from coldstart_fs.build import index_image
 from coldstart_fs.names import digest_text
 from coldstart_fs.store import open_store
 from conftest import Coldstart
+from image_desk import Desk, open_desk
 from replicas import Replica
 from small_root import can_run_containers, free_port, make_root
 
@@ -72,3 +73,10 @@ def replica(coldstart: Coldstart, server_store: tuple[Path, str], tmp_path: Path
                 [runc, "--root", run_folder / "runc", "delete", "-f", container], timeout=20, check=False
             )
         assert not left, f"containers left behind: {left}"
+
+
+@pytest.fixture
+def desk(coldstart: Coldstart, tmp_path: Path) -> Iterator[Desk]:
+    """An image to mount; whatever its test leaves mounted is ended."""
+    with open_desk(coldstart, tmp_path) as desk:
+        yield desk

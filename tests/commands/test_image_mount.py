@@ -16,47 +16,13 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli.process import start_ticks
-from coldstart_fs.build import index_image
 from coldstart_fs.kernel_mounts import mount_at
-from coldstart_fs.names import digest_text, index_key, locator_key
+from coldstart_fs.names import index_key, locator_key
 from coldstart_fs.store import open_store, write_ref
-from conftest import REPOSITORY, Coldstart, Result, wait_until
+from conftest import REPOSITORY, Result, wait_until
+from image_desk import Desk, as_user, error, in_namespace
 
 _SITE_PACKAGES = Path(pytest.__file__).parent.parent
-
-
-@dataclass(frozen=True)
-class Desk:
-    """One image in a store, an empty folder, and the command."""
-
-    run: Coldstart
-    store: Path
-    digest: str
-    point: Path
-    folder: Path
-
-    def mount(self, *options: str | Path, name: str = "app/server") -> Result:
-        return self.run("image", "mount", name, self.point, "--store", self.store, *options)
-
-    def unmount(self) -> Result:
-        return self.run("image", "unmount", self.point)
-
-
-@pytest.fixture
-def desk(coldstart: Coldstart, tmp_path: Path) -> Iterator[Desk]:
-    if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
-        pytest.skip("mounting needs root and FUSE")
-    source, point = tmp_path / "source", tmp_path / "mnt"
-    source.mkdir()
-    point.mkdir()
-    (source / "hello").write_bytes(b"hello world\n")
-    (source / "large").write_bytes(os.urandom(700_000))
-    store = tmp_path / "store"
-    report = index_image(f"dir:{source}", store=open_store(str(store), create=True), name="app/server")
-    yield Desk(coldstart, store, digest_text(report.digest), point, tmp_path)
-    while mount_at(point) is not None:
-        coldstart("image", "unmount", point)
-        subprocess.run(["umount", "-l", point], check=False, timeout=20, stderr=subprocess.DEVNULL)
 
 
 def test_detached_it_returns_with_the_image_in_place(desk: Desk) -> None:
@@ -210,10 +176,6 @@ def test_in_the_foreground_a_server_that_dies_is_an_error_and_is_cleaned_up(
 # --- refusals ---
 
 
-def error(result: Result) -> str:
-    return result.stderr.split("coldstart: error: ", 1)[1].split("\n", 1)[0]
-
-
 def test_a_mount_point_must_be_an_empty_folder(desk: Desk) -> None:
     def mount(point: Path) -> Result:
         return desk.run("image", "mount", "app/server", point, "--store", desk.store, "--detach")
@@ -296,21 +258,6 @@ def test_nothing_that_a_mount_needs_may_lie_behind_it(desk: Desk, option: str) -
 # --- hosts with gaps, made by hiding things in a mount namespace ---
 
 
-def in_namespace(desk: Desk, preparation: str, *command: str | Path) -> Result:
-    script = f'set -e\n{preparation}\nexec "$@"'
-    done = subprocess.run(
-        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", *map(str, command)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=desk.run.environment,
-        cwd=desk.folder,
-        check=False,
-    )
-    return Result(done.returncode, done.stdout, done.stderr)
-
-
 def mount_command(desk: Desk) -> list[str | Path]:
     return [desk.run.program, "image", "mount", "app/server", desk.point, "--store", desk.store, "--detach"]
 
@@ -348,26 +295,6 @@ def test_an_absent_pyfuse3_is_told_with_what_installs_it(desk: Desk, tmp_path: P
     assert (done.status, error(done)) == (69, "Python package is not installed: pyfuse3")
     assert "apt-get install fuse3 libfuse3-dev" in done.stderr
     assert "pip install 'coldstart[image]'" in done.stderr
-
-
-def as_user(desk: Desk, preparation: str, *command: str | Path) -> Result:
-    """Run as nobody, who sees the test's folder at /mnt and has folders of his own in it."""
-    if not shutil.which("setpriv"):
-        pytest.skip("setpriv is not installed")
-    names = ("RUN", "CACHE", "STATE")
-    for name in names:
-        (desk.folder / f"user-{name}").mkdir(exist_ok=True)
-        os.chown(desk.folder / f"user-{name}", 65534, 65534)
-    os.chown(desk.point, 65534, 65534)
-    opened = f"mount --bind {desk.folder} /mnt; chmod 755 {desk.folder}; chmod -R a+rX {desk.store}"
-    return in_namespace(
-        desk,
-        f"{opened}\n{preparation}",
-        *("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"),
-        *("env", "HOME=/mnt", "CONFIGURATION_DIRECTORY=/mnt/absent", "COLDSTART_STORE=/mnt/store"),
-        *(f"COLDSTART_{name}_DIR=/mnt/user-{name}" for name in names),
-        *command,
-    )
 
 
 def test_a_user_without_fusermount3_needs_root(desk: Desk) -> None:
