@@ -13,7 +13,7 @@ from coldstart_cli.config import Scalar
 from coldstart_cli.errors import NegativeAnswer
 from coldstart_cli.version import __version__
 from coldstart_commands.shell import Shell, coldstart_command
-from coldstart_host.doctor import DoctorInput, Finding, Status
+from coldstart_host.doctor_finding import DoctorInput, Finding, Status
 
 _PACKAGES = (
     "typer", "rich", "tomli-w", "blake3", "nvidia-ml-py", "psutil",

@@ -4,76 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
 
 from coldstart_cli.errors import ColdstartError
-from coldstart_cli.process import Completed, ProgramTimeoutError, run
+from coldstart_host.doctor_finding import GRACE_SECONDS, Budget, Check, DoctorInput, Finding, Status
 
 _DEADLINE_SECONDS = 2.0
-_GRACE_SECONDS = 0.2
-Fact = str | int | float | bool
-
-
-class Status(StrEnum):
-    """`note`: something optional is missing, or could not be looked at. `fault`: commands will fail."""
-
-    OK = "ok"
-    NOTE = "note"
-    FAULT = "fault"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The result of one check; `cost` is what does not work, `remedy` one command or edit."""
-
-    check: str
-    status: Status
-    detail: str
-    cost: str | None = None
-    remedy: str | None = None
-    facts: dict[str, Fact] = field(default_factory=dict)
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class DoctorInput:
-    """What is configured: programs by name or path, and the folders that will be written to."""
-
-    criu: str
-    runc: str
-    skopeo: str
-    cuda_checkpoint: str
-    dcgmi: str
-    state_folder: Path
-    cache_folder: Path
-
-
-class Budget:
-    """The time one check has for all that it does; programs it runs are ended with it, not left behind."""
-
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
-
-    @property
-    def left_seconds(self) -> float:
-        return max(0.0, self._end - time.monotonic())
-
-    def run(self, *command: str) -> Completed:
-        if self.left_seconds == 0.0:
-            raise ProgramTimeoutError(f"no time was left for `{' '.join(command)}`")
-        return run(
-            command,
-            deadline_seconds=self.left_seconds,
-            check=False,
-            grace_seconds=_GRACE_SECONDS,
-            kill_wait_seconds=_GRACE_SECONDS,
-        )
-
-
-Check = Callable[[DoctorInput, Budget], Finding]
 
 
 def examine(
@@ -91,7 +28,7 @@ def examine(
         )
         for name, check in chosen
     ]
-    end = time.monotonic() + deadline_seconds + 3 * _GRACE_SECONDS
+    end = time.monotonic() + deadline_seconds + 3 * GRACE_SECONDS
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coldstart_cli.errors import UnavailableError
 from coldstart_cli.process import INSTALL_HINTS, find_program, last_lines
-from coldstart_host.doctor import Budget, DoctorInput, Fact, Finding, Status
+from coldstart_host.doctor_finding import Budget, DoctorInput, Fact, Finding, Status
 from coldstart_host.gpu_probe import read_gpus
 from coldstart_host.pci import PciGpu, pci_gpus
 

@@ -10,7 +10,7 @@ import sys
 
 from coldstart_cli.errors import UnavailableError
 from coldstart_cli.process import INSTALL_HINTS, find_program, last_lines
-from coldstart_host.doctor import Budget, DoctorInput, Fact, Finding, Status
+from coldstart_host.doctor_finding import Budget, DoctorInput, Fact, Finding, Status
 from coldstart_host.kernel import criu_needed, read_kernel_facts, release_number
 
 _SNAPSHOTS = "snap create, snap restore, launch from a snapshot"

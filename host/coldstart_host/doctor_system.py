@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coldstart_host.cgroup import CgroupLayout, read_cgroup_facts
 from coldstart_host.cpu import read_cpu_facts
-from coldstart_host.doctor import Budget, DoctorInput, Fact, Finding, Status
+from coldstart_host.doctor_finding import Budget, DoctorInput, Fact, Finding, Status
 from coldstart_host.kernel import read_kernel_facts
 
 _MODULES = Path("/lib/modules")

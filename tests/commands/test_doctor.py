@@ -13,7 +13,8 @@ import pytest
 
 from coldstart_host import doctor_gpu, doctor_programs, doctor_system
 from coldstart_host.cpu import CpuFacts, read_cpu_facts
-from coldstart_host.doctor import Budget, DoctorInput, Finding, Status, examine, standard_checks
+from coldstart_host.doctor import examine, standard_checks
+from coldstart_host.doctor_finding import Budget, DoctorInput, Finding, Status
 from coldstart_host.kernel import criu_needed
 from conftest import Coldstart, Result, wait_until
 from stand_ins.cuda import CudaStandIn
