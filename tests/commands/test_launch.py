@@ -12,6 +12,7 @@ from coldstart_cli.files import mounts_below
 from conftest import wait_until
 from replicas import Replica
 from small_root import answers, ask
+from stand_ins.cuda import RUNNING, CudaStandIn, state_of
 
 
 def nothing_is_left(replica: Replica) -> bool:
@@ -265,3 +266,46 @@ def test_a_detached_launch_lets_go_of_its_callers_output(replica: Replica) -> No
 
 def test_stopping_what_does_not_run_is_66(replica: Replica) -> None:
     assert replica.stop().status == 66
+
+
+@pytest.fixture
+def cuda(replica: Replica, tmp_path: Path) -> CudaStandIn:
+    """The replica's server has CUDA state, and the host the program that suspends it."""
+    stand_in = CudaStandIn(tmp_path / "cuda")
+    replica.coldstart.environment.update(stand_in.environment)
+    replica.coldstart.environment["COLDSTART_PROGRAMS_CUDA_CHECKPOINT"] = stand_in.program
+    name, _, value = RUNNING.partition("=")
+    replica.spec.write_text(replica.spec.read_text().replace("[ready]", f'{name} = "{value}"\n[ready]'))
+    return stand_in
+
+
+def test_gpu_state_of_a_container_is_suspended_for_the_capture_and_resumed_after_the_restore(
+    replica: Replica, cuda: CudaStandIn
+) -> None:
+    first = json.loads(replica.launch("--detach", "--snapshot-when-ready", "--json").stdout)
+    assert state_of(first["pid"]) == "running"
+    assert replica.stop().status == 0
+    again = replica.launch("--detach", "--no-fallback", "--json")
+    assert again.status == 0, again.stderr
+    document = json.loads(again.stdout)
+    assert document["method"] == "restore"
+    assert state_of(document["pid"]) == "running"
+    assert ask(replica.port) == "1"
+    actions = [call.split()[0] for call in cuda.calls() if not call.startswith("get-")]
+    assert actions == ["lock", "checkpoint", "restore", "unlock", "restore", "unlock"]
+
+
+def test_gpu_state_that_does_not_come_back_ends_in_a_cold_start_or_in_nothing(
+    replica: Replica, cuda: CudaStandIn
+) -> None:
+    replica.launch("--detach", "--snapshot-when-ready")
+    replica.stop()
+    cuda.fault("restore", "out of memory", times=2)
+    strict = replica.launch("--detach", "--no-fallback")
+    assert strict.status != 0
+    assert "out of memory" in strict.stderr
+    assert nothing_is_left(replica)
+    result = replica.launch("--detach", "--json")
+    assert json.loads(result.stdout)["method"] == "cold"
+    assert "cold start, because the restore failed" in result.stderr
+    assert ask(replica.port) == "1"

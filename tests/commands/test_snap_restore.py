@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from conftest import wait_until
 from replicas import Replica
 from small_root import answers, ask
+from snapshot.servers import laboratory
 
 
 @pytest.fixture
@@ -98,3 +100,48 @@ def test_a_variant_that_this_cpu_lacks_flags_for_is_refused_with_their_names(
     result = replica.coldstart("snap", "restore", snapshot, "--detach")
     assert result.status == 69
     assert "avx9000" in result.stderr
+
+
+def test_a_container_of_plain_runc_on_an_overlay_comes_back_by_command_after_its_source_was_deleted(
+    replica: Replica, tmp_path: Path
+) -> None:
+    with laboratory(tmp_path) as lab:
+        container, overlay, log = lab.start("source", replica.port)
+        ask(replica.port)
+        url = f"http://127.0.0.1:{replica.port}/health"
+        created = replica.coldstart(
+            "snap", "create", "plain", "--container", container.id, "--ready-url", url
+        )
+        assert created.status == 0, created.stderr
+        assert ask(replica.port) == "2"  # the source went on serving
+        lab.erase(container, overlay, log)
+        restore = ["snap", "restore", "plain", "--id", f"{replica.name}-p"]
+        result = replica.coldstart(*restore, "--detach")
+        assert result.status == 0, result.stderr
+        assert (ask(replica.port, "/file"), ask(replica.port)) == ("1", "2")
+        assert (
+            replica.coldstart("snap", "restore", "plain", "--id", f"{replica.name}-p", "--stop").status == 0
+        )
+        assert not answers(replica.port)
+
+
+def test_a_plain_process_comes_back_by_command_and_ends_with_it(replica: Replica, tmp_path: Path) -> None:
+    with laboratory(tmp_path) as lab:
+        pid, _, _ = lab.start_process(replica.port)
+        ask(replica.port)
+        created = replica.coldstart("snap", "create", "process", "--pid", str(pid), "--stop")
+        assert created.status == 0, created.stderr
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the original to end")
+        process = subprocess.Popen(
+            [replica.coldstart.program, "snap", "restore", "process"],
+            env=replica.coldstart.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert process.stdout is not None
+        assert b"restored from" in process.stdout.readline()
+        assert ask(replica.port) == "2"
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+        assert process.returncode == 143
+        assert not answers(replica.port)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -24,6 +22,7 @@ from coldstart_snapshot.ports import listening_ports
 from coldstart_snapshot.processes import end_tree
 from coldstart_snapshot.ready import wait_ready
 from conftest import wait_until
+from small_root import ask, free_port
 
 PYTHON = "/usr/bin/python3"
 
@@ -103,20 +102,6 @@ def has_capability(number: int) -> bool:
     lines = Path("/proc/self/status").read_text().splitlines()
     effective = next(line.split()[1] for line in lines if line.startswith("CapEff:"))
     return bool(int(effective, 16) >> number & 1)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
-def ask(port: int, path: str = "/count") -> str:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().read().decode()
-    finally:
-        connection.close()
 
 
 def unique_id(tmp_path: Path, name: str) -> str:
