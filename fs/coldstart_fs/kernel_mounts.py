@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,7 +130,7 @@ def _failure(what: str, mountpoint: Path, detail: Path | None = None) -> Coldsta
     if number in {errno.EPERM, errno.EACCES}:
         return PermissionNeededError(message, hint="run as root")
     if number == errno.EBUSY:
-        return BusyError(message, hint=f"end what uses it: fuser -vm {mountpoint}")
+        return BusyError(message, hint=f"`fuser -vm {shlex.quote(str(mountpoint))}` names what uses it")
     if number == errno.ENODEV:
         return UnavailableError(message, hint="load the kernel module: modprobe overlay")
     if number == errno.EINVAL and detail is not None:

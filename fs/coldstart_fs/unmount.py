@@ -24,22 +24,25 @@ _SWEEP_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class UnmountReport:
-    """How a mount ended. `in_use`: it was detached while processes still used it; they see errors."""
+    """How a mount ended. `in_use`: it was let go while processes still used it; they see errors."""
 
     record: MountRecord
     in_use: bool
 
 
-def unmount(mountpoint: Path, *, run_folder: Path, timeout_seconds: float = 20.0) -> UnmountReport:
+def unmount(
+    mountpoint: Path, *, run_folder: Path, lazy: bool = True, timeout_seconds: float = 20.0
+) -> UnmountReport:
     """End a mount. What was written to an overlay's `upper` stays.
 
-    A mount that stays in use is detached: its mount point is free, and who still uses it sees errors.
+    A mount that stays in use is let go when `lazy`: its mount point is free, and who still uses it sees
+    errors. Else it is refused, and everything stays as it is.
     """
     folder = record_folder(run_folder, real_mountpoint(mountpoint))
     require_mount(mountpoint, run_folder)  # before a lock is made for something that is no mount
     with exclusive_lock(lock_path(folder), wait_seconds=timeout_seconds):
         record = require_mount(mountpoint, run_folder)
-        return UnmountReport(record, end_mount(record, folder, timeout_seconds=timeout_seconds))
+        return UnmountReport(record, end_mount(record, folder, lazy=lazy, timeout_seconds=timeout_seconds))
 
 
 def find_mount(path: Path, run_folder: Path) -> MountRecord | None:
@@ -81,18 +84,20 @@ def sweep_stale(run_folder: Path) -> list[Path]:
     return swept
 
 
-def end_mount(record: MountRecord, folder: Path, *, timeout_seconds: float) -> bool:
-    """Take one mount down, its lock held; whether something still used it."""
+def end_mount(record: MountRecord, folder: Path, *, timeout_seconds: float, lazy: bool = True) -> bool:
+    """Take one mount down, its lock held; whether something still used it. The record goes last."""
     in_use = False
     dead = not record.server_lives()
+    lazy = lazy or dead  # nobody can go on using what nobody serves
+    patience_seconds = 0.0 if dead else _PATIENCE_SECONDS
     if has_overlay(record):
-        in_use = _unmount(record.mountpoint, patience_seconds=0.0 if dead else _PATIENCE_SECONDS)
+        in_use = _unmount(record.mountpoint, patience_seconds, lazy=lazy)
     if _has_fuse(record):
         if os.geteuid() == 0:
-            patient = not dead and not in_use
-            in_use |= _unmount(record.fuse_mountpoint, patience_seconds=_PATIENCE_SECONDS if patient else 0.0)
+            in_use |= _unmount(record.fuse_mountpoint, 0.0 if in_use else patience_seconds, lazy=lazy)
             if not in_use:
-                wait_for_server(record, timeout_seconds)  # it ends by itself with its mount
+                # it ends by itself with its mount, unless another mount namespace has a copy of that
+                in_use = not wait_for_server(record, _PATIENCE_SECONDS)
         stop_server(record, timeout_seconds)
         if _has_fuse(record):
             _unmount_as_user(record.fuse_mountpoint)
@@ -108,17 +113,20 @@ def _has_fuse(record: MountRecord) -> KernelMount | None:
     return found if found is not None and found.kind.startswith("fuse") and found.is_image else None
 
 
-def _unmount(mountpoint: Path, *, patience_seconds: float) -> bool:
+def _unmount(mountpoint: Path, patience_seconds: float, *, lazy: bool) -> bool:
     """Unmount; whether it had to be detached from processes that use it."""
     deadline = time.monotonic() + patience_seconds
     while True:
         try:
             unmount_now(mountpoint)
         except BusyError:
-            if time.monotonic() >= deadline:
-                unmount_now(mountpoint, detach=True)
-                return True
-            time.sleep(_POLL_SECONDS)
+            if time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
+                continue
+            if not lazy:
+                raise
+            unmount_now(mountpoint, detach=True)
+            return True
         else:
             return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from coldstart_fs.build import index_image
 from coldstart_fs.images import open_image
 from coldstart_fs.locator import ChunkLocation
 from coldstart_fs.mount import MountRecord, MountRequest, mount_detached, unmount
-from coldstart_fs.names import pack_key, parse_digest
+from coldstart_fs.names import pack_key
 from coldstart_fs.records import all_records, log_path, read_counters, record_folder
 from coldstart_fs.store import open_store
 from conftest import wait_until
@@ -84,7 +85,7 @@ class Lab:
         return mount_detached(self.request(mountpoint, **changes))
 
     def unmount(self, record: MountRecord) -> None:
-        unmount(record.mountpoint, run_folder=self.run)
+        unmount(record.mountpoint, run_folder=self.run, lazy=False)
 
     def log(self, record: MountRecord) -> str:
         return log_path(record_folder(self.run, record.mountpoint)).read_text()
@@ -150,5 +151,7 @@ def forget_pages(path: Path) -> None:
         os.close(descriptor)
 
 
-def digest_of(record: MountRecord) -> bytes:
-    return parse_digest(record.image)
+def ends(record: MountRecord, number: int = signal.SIGKILL) -> None:
+    """Send a server a signal, and wait for its end."""
+    os.kill(record.server_pid, number)
+    wait_until(lambda: not record.server_lives(), "the end of the server")
