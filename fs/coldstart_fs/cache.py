@@ -12,6 +12,7 @@ from threading import Lock, get_ident
 
 from coldstart_cli.files import make_directory
 from coldstart_fs.chunk import chunk_digest
+from coldstart_fs.kernel_mounts import file_system_of
 from coldstart_fs.names import digest_text
 from coldstart_fs.page_cache import read_at
 
@@ -39,6 +40,7 @@ class ChunkCache:
         # pids repeat in pid namespaces that share a cache
         self._writer = f"{os.getpid()}.{secrets.token_hex(4)}"
         self._folders: set[str] = set()
+        self._in_memory = False
         self._lock = Lock()
 
     def prepare(self) -> None:
@@ -48,6 +50,8 @@ class ChunkCache:
         if not tag.exists():
             with suppress(OSError):
                 tag.write_bytes(_TAG)
+        # a tmpfs knows no reading without waiting (Linux 6.18), and never waits for a disk
+        self._in_memory = file_system_of(self.folder) == "tmpfs"
         self._sweep()
 
     def read(
@@ -66,8 +70,8 @@ class ChunkCache:
         try:
             stamp = _stamp(descriptor)
             if not wait and self._verified.get(digest) == stamp:
-                return read_at(descriptor, offset, length, wait=False)
-            data = read_at(descriptor, 0, size_bytes + 1, wait=wait)
+                return read_at(descriptor, offset, length, wait=self._in_memory)
+            data = read_at(descriptor, 0, size_bytes + 1, wait=wait or self._in_memory)
         except OSError:
             return None
         finally:
