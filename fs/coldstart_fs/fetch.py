@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from coldstart_cli.errors import ColdstartError, DataError
@@ -16,6 +18,7 @@ from coldstart_fs.page_cache import read_at
 from coldstart_fs.store import Store
 
 _LARGEST_REQUEST_BYTES = 4 << 20
+_OPEN_PACKS = 256
 Chunk = bytes | bytearray
 
 
@@ -36,11 +39,26 @@ class Run:
     chunks: tuple[tuple[bytes, ChunkLocation], ...]
 
 
+class _OpenPack:
+    """Open for as long as anybody uses it, be it evicted or not."""
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = -1
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+
 class ChunkSource:
     """Chunks of one image, through the cache. Thread-safe; errors are never remembered."""
 
     def __init__(self, store: Store, locator: Locator, cache: ChunkCache, log: Callable[[str], None]) -> None:
         self.cache = cache
+        self._packs: dict[bytes, _OpenPack] = {}
         self._store = store
         self._locator = locator
         self._log = log
@@ -65,24 +83,20 @@ class ChunkSource:
         return runs
 
     def load_now(self, digest: bytes) -> Chunk | None:
-        """A chunk of a store on this host whose pack is in memory; None when it takes longer, or fails."""
+        """A chunk out of an open pack in memory; None when it takes longer, or fails."""
         place = self._locator.find(digest)
-        path = None if place is None else self._store.local_path(pack_key(place.pack))
-        if place is None or path is None:
+        pack = None if place is None else self._packs.get(place.pack)
+        if place is None or pack is None:
             return None
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return None
-        try:
-            stored = read_at(descriptor, place.offset, place.stored_bytes, wait=False)
-            data = None if stored is None else decode_chunk(place, stored)
-            if data is not None:
-                verify(digest, data)
+            stored = read_at(pack.descriptor, place.offset, place.stored_bytes, wait=False)
+            if stored is None:
+                return None
+            data = decode_chunk(place, stored)
+            verify(digest, data)
         except (OSError, ColdstartError):
-            return None  # `load` meets it too, and says what it is
-        finally:
-            os.close(descriptor)
+            self._packs.pop(place.pack, None)  # `load` opens it anew, and says what is wrong with it
+            return None
         return data
 
     def load(self, run: Run) -> dict[bytes, Loaded]:
@@ -126,7 +140,18 @@ class ChunkSource:
             for digest, place in run.chunks:
                 found |= self._fetch(Run(run.pack, place.offset, place.stored_bytes, ((digest, place),)))
             return found
+        self._open(run.pack)
         return {digest: Loaded(_decoded(digest, place, run, stored)) for digest, place in run.chunks}
+
+    def _open(self, pack: bytes) -> None:
+        """Keep a pack of a local store open for `load_now`: the opening may wait for a disk."""
+        path = None if pack in self._packs else self._store.local_path(pack_key(pack))
+        if path is None:
+            return
+        with suppress(OSError):
+            while len(self._packs) >= _OPEN_PACKS:
+                self._packs.pop(next(iter(self._packs)), None)
+            self._packs[pack] = _OpenPack(path)
 
 
 def _decoded(digest: bytes, place: ChunkLocation, run: Run, stored: bytes) -> Chunk | Exception:

@@ -28,6 +28,7 @@ from coldstart_fs.serving import ServerRequest, answer
 from coldstart_fs.store import open_store
 
 _COUNTERS_EVERY_SECONDS = 1.0
+_LAST_ANSWERS_SECONDS = 1.0
 
 
 def serve_image(request: ServerRequest) -> None:
@@ -52,7 +53,7 @@ def serve_image(request: ServerRequest) -> None:
             async with trio.open_nursery() as nursery:
                 operations.flights = Flights(source)
                 nursery.start_soon(operations.flights.write_behind)
-                nursery.start_soon(_terminate_on, signals)
+                nursery.start_soon(_terminate_on, signals, nursery.cancel_scope)
                 nursery.start_soon(_keep_counters, operations, request.counters)
                 # who started us may be gone already: then nobody wants this mount
                 if answer(request, {"mounted": True, "notes": notes}):
@@ -66,9 +67,11 @@ def serve_image(request: ServerRequest) -> None:
         pyfuse3.close(unmount=True)
 
 
-async def _terminate_on(signals: AsyncIterator[int]) -> None:
+async def _terminate_on(signals: AsyncIterator[int], serving: trio.CancelScope) -> None:
     async for _ in signals:
         pyfuse3.terminate()
+        await trio.sleep(_LAST_ANSWERS_SECONDS)
+        serving.cancel()  # a fetch hangs: its readers get the kernel's error when the mount goes
 
 
 def _prepare(cache: ChunkCache) -> list[str]:

@@ -54,6 +54,11 @@ def check_overlay(folder: Path, mountpoint: Path, run_folder: Path) -> None:
         )
     if real.exists() and not real.is_dir():
         raise UsageError(f"overlay is not a folder: {folder}", hint="choose another `--overlay`")
+    if (work := real / "work").exists() and not {"work", "index"}.issuperset(os.listdir(work)):
+        # overlayfs empties it, and we remove it at the end
+        raise UsageError(
+            f"folder for overlayfs itself is not empty: {work}", hint="choose another `--overlay`"
+        )
     for _, record in all_records(run_folder):
         used = record.overlay is not None and os.path.realpath(record.overlay) == str(real)
         if used and record.mountpoint != mountpoint and record.server_lives():
