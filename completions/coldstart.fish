@@ -186,6 +186,7 @@ complete -c coldstart -n '_shtab_coldstart_using image mount; and test $_shtab_c
 complete -c coldstart -n '_shtab_coldstart_using image mount; and test $_shtab_coldstart_npos -eq 1' -ka "(__fish_complete_directories)" -d 'An empty folder.'
 complete -c coldstart -n '_shtab_coldstart_using image; and test $_shtab_coldstart_npos -eq 0' -a unmount -d 'end a mount and clean up after it'
 complete -c coldstart -n '_shtab_coldstart_using image unmount' -s h -l help -d 'show this help message and exit'
+complete -c coldstart -n '_shtab_coldstart_using image unmount' -l stale -d 'End every mount whose server died, and no other.'
 complete -c coldstart -n '_shtab_coldstart_using image unmount' -l lazy -d 'Let go of a mount that is in use: its users see errors.'
 complete -c coldstart -n '_shtab_coldstart_using image unmount' -l dry-run -d 'Check everything, change nothing.'
 complete -c coldstart -n '_shtab_coldstart_using image unmount' -l json -d 'Answer with one JSON document on stdout.'

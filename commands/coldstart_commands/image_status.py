@@ -13,16 +13,12 @@ from coldstart_commands.shell import Shell, coldstart_command
 def command(shell: Shell) -> None:
     """List the images mounted on this host, with what their servers have read since they started.
 
-    Mounts whose server died are cleaned up and named; where that cannot be done they stay listed as
-    dead, and the exit status is 3.
+    A mount whose server died is listed as dead, and the exit status is 3: `image unmount --stale` cleans
+    up.
     """
-    from coldstart_fs.mount import sweep_stale
     from coldstart_fs.records import all_records, read_counters
 
     printer, run_folder = shell.printer, shell.config.run_folder
-    swept = sweep_stale(run_folder)
-    for mountpoint in swept:
-        printer.warning(f"image server had died, its mount is cleaned up: {mountpoint}")
     mounts, rows = [], []
     for folder, record in all_records(run_folder):
         counters, serving = read_counters(folder), record.server_lives()
@@ -46,10 +42,10 @@ def command(shell: Shell) -> None:
         printer.table(headings, rows, right=[4, 5, 6, 7])
     else:
         printer.answer("no image is mounted")
-    printer.document("image.status", 1, {"mounts": mounts, "swept": [str(path) for path in swept]})
+    printer.document("image.status", 1, {"mounts": mounts})
     dead = [mount["mountpoint"] for mount in mounts if not mount["serving"]]
     if dead:
-        raise NegativeAnswer(f"image server died: {dead[0]}", hint=f"coldstart image unmount {dead[0]}")
+        raise NegativeAnswer(f"image server died: {dead[0]}", hint="coldstart image unmount --stale")
 
 
 def _served(counters: dict[str, Any]) -> list[str]:

@@ -7,9 +7,15 @@ from typing import Annotated
 
 import typer
 
+from coldstart_cli.errors import UsageError
 from coldstart_commands.shell import DryRunOption, Shell, coldstart_command
 
-MountpointArgument = Annotated[Path, typer.Argument(metavar="MOUNTPOINT", help="Where an image is mounted.")]
+MountpointArgument = Annotated[
+    Path | None, typer.Argument(metavar="[MOUNTPOINT]", help="Where an image is mounted.")
+]
+StaleOption = Annotated[
+    bool, typer.Option("--stale", help="End every mount whose server died, and no other.")
+]
 LazyOption = Annotated[
     bool, typer.Option("--lazy", help="Let go of a mount that is in use: its users see errors.")
 ]
@@ -17,7 +23,11 @@ LazyOption = Annotated[
 
 @coldstart_command()
 def command(
-    shell: Shell, mountpoint: MountpointArgument, lazy: LazyOption = False, dry_run: DryRunOption = False
+    shell: Shell,
+    mountpoint: MountpointArgument = None,
+    stale: StaleOption = False,
+    lazy: LazyOption = False,
+    dry_run: DryRunOption = False,
 ) -> None:
     """End a mount: overlay, FUSE and server; what was written to an overlay's upper folder stays.
 
@@ -26,6 +36,11 @@ def command(
     """
     from coldstart_fs.mount import require_mount, unmount
 
+    if stale:
+        _end_stale(shell, mountpoint, dry_run=dry_run)
+        return
+    if mountpoint is None:
+        raise UsageError("nothing to unmount is named", hint="name a mount point, or `--stale`")
     run_folder, printer = shell.config.run_folder, shell.printer
     in_use = False
     if dry_run:
@@ -44,3 +59,17 @@ def command(
         1,
         {"mountpoint": str(record.mountpoint), "image": record.image, "in_use": in_use},
     )
+
+
+def _end_stale(shell: Shell, mountpoint: Path | None, *, dry_run: bool) -> None:
+    from coldstart_fs.mount import stale_mounts, sweep_stale
+
+    if mountpoint is not None:
+        raise UsageError("options exclude each other: a mount point and --stale")
+    run_folder = shell.config.run_folder
+    ended = stale_mounts(run_folder) if dry_run else sweep_stale(run_folder)
+    for path in ended:
+        shell.printer.answer(f"{'would unmount' if dry_run else 'unmounted'}: {path}")
+    if not ended:
+        shell.printer.note("every mount has its server")
+    shell.printer.document("image.unmount", 1, {"stale": [str(path) for path in ended]})

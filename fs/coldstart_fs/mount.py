@@ -33,6 +33,7 @@ from coldstart_fs.unmount import (
     find_mount,
     live_mounts,
     require_mount,
+    stale_mounts,
     sweep_stale,
     unmount,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "mount_detached",
     "require_mount",
     "serve",
+    "stale_mounts",
     "sweep_stale",
     "unmount",
     "wait_for_server",

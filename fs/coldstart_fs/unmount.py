@@ -69,6 +69,11 @@ def live_mounts(run_folder: Path) -> list[MountRecord]:
     return [record for _, record in all_records(run_folder) if record.server_lives()]
 
 
+def stale_mounts(run_folder: Path) -> list[Path]:
+    """Mount points whose server died."""
+    return [record.mountpoint for _, record in all_records(run_folder) if not record.server_lives()]
+
+
 def sweep_stale(run_folder: Path) -> list[Path]:
     """End what crashed servers left; the mount points that were freed."""
     swept = []

@@ -15,9 +15,9 @@ from conftest import Result, wait_until
 from image_desk import Desk
 
 
-def document(result: Result) -> dict[str, Any]:
+def document(result: Result, schema: str = "coldstart.image.status") -> dict[str, Any]:
     found: dict[str, Any] = json.loads(result.stdout)
-    assert (found["schema"], found["version"]) == ("coldstart.image.status", 1)
+    assert (found["schema"], found["version"]) == (schema, 1)
     return found
 
 
@@ -73,14 +73,20 @@ def test_failed_reads_are_a_warning_that_names_the_log(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("overlay", [[], ["--overlay", "layer"]])
-def test_what_a_dead_server_left_is_cleaned_up_and_named(desk: Desk, overlay: list[str]) -> None:
+def test_a_dead_server_is_reported_and_its_mount_ended_on_demand(desk: Desk, overlay: list[str]) -> None:
     pid = json.loads(desk.mount("--detach", "--json", *overlay).stdout)["server_pid"]
+    assert desk.run("image", "unmount", "--stale").stderr == "every mount has its server\n"
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: start_ticks(pid) == 0, "the server's end")
     done = desk.run("image", "status", "--json")
-    assert done.status == 0
-    assert document(done)["swept"] == [str(desk.point)]
-    assert f"image server had died, its mount is cleaned up: {desk.point}" in done.stderr
+    assert done.status == 3
+    assert document(done)["mounts"][0]["serving"] is False
+    assert f"image server died: {desk.point}" in done.stderr
+    rehearsed = desk.run("image", "unmount", "--stale", "--dry-run", "--json")
+    assert document(rehearsed, "coldstart.image.unmount")["stale"] == [str(desk.point)]
+    assert mount_at(desk.point) is not None
+    ended = desk.run("image", "unmount", "--stale", "--json")
+    assert document(ended, "coldstart.image.unmount")["stale"] == [str(desk.point)]
     assert mount_at(desk.point) is None
-    assert document(desk.run("image", "status", "--json"))["swept"] == []
+    assert desk.run("image", "status").status == 0
     assert desk.mount("--detach").status == 0
