@@ -15,6 +15,8 @@ _CONCURRENT_REQUESTS = 32
 _DEADLINE_SECONDS = 60.0
 # chunks in memory until the cache has them, and, where it cannot take them, while they are the latest
 _HELD_CHUNKS = 256
+# a cache whose disk hangs must not hang the readers
+_CACHE_STALL_SECONDS = 5.0
 
 
 class _Flight:
@@ -49,6 +51,7 @@ class Flights:
         self._unwritten: dict[bytes, Chunk] = {}
         self._work = trio.Event()
         self._written = trio.Event()
+        self._stalled = False
 
     def now(self, digest: bytes) -> Chunk | None:
         """A chunk that is in memory: held here until the cache has it, or in the store's pages."""
@@ -62,7 +65,11 @@ class Flights:
     async def room(self) -> None:
         """Readers wait here while the cache takes chunks more slowly than the store gives them."""
         while len(self._unwritten) > _HELD_CHUNKS:
-            await self._written.wait()
+            with trio.move_on_after(_CACHE_STALL_SECONDS) as patience:
+                await self._written.wait()
+            if patience.cancelled_caught:  # until it moves again, nothing more is kept for it
+                self._stalled = True
+                self._unwritten.clear()
 
     async def write_behind(self) -> None:
         """Put what was fetched into the cache, many chunks at a time: a thread's hop costs more than one."""
@@ -72,16 +79,24 @@ class Flights:
             batch, self._unwritten = self._unwritten, {}
             for digest in await trio.to_thread.run_sync(self._source.keep, batch):
                 self._held.pop(digest, None)
-            while len(self._held) > _HELD_CHUNKS:
-                del self._held[next(iter(self._held))]
+            self._trim()
+            self._stalled = False
             self._written.set()
             self._written = trio.Event()
 
     def _hold(self, digest: bytes, data: Chunk) -> None:
         self.counters.store_chunks += 1
         self.counters.store_bytes += len(data)
-        self._held[digest] = self._unwritten[digest] = data
+        self._held[digest] = data
+        if self._stalled:
+            self._trim()
+            return
+        self._unwritten[digest] = data
         self._work.set()
+
+    def _trim(self) -> None:
+        while len(self._held) > _HELD_CHUNKS:
+            del self._held[next(iter(self._held))]
 
     async def get(self, digests: Sequence[bytes]) -> dict[bytes, Chunk]:
         """These chunks, or the first error among them."""

@@ -24,7 +24,7 @@ from coldstart_fs.kernel_mounts import IMAGE_SOURCE_PREFIX
 from coldstart_fs.names import parse_digest
 from coldstart_fs.server import ImageOperations
 from coldstart_fs.server_log import ServerLog
-from coldstart_fs.serving import ServerRequest, answer
+from coldstart_fs.server_request import ServerRequest, answer
 from coldstart_fs.store import open_store
 
 _COUNTERS_EVERY_SECONDS = 1.0

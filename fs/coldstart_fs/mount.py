@@ -24,7 +24,7 @@ from coldstart_fs.records import (
     write_record,
 )
 from coldstart_fs.server_log import log_file
-from coldstart_fs.serving import ServerRequest
+from coldstart_fs.server_request import ServerRequest
 from coldstart_fs.supervisor import StartedServer, wait_for_server
 from coldstart_fs.tuning import tune
 from coldstart_fs.unmount import (

@@ -6,28 +6,13 @@ import json
 import os
 import signal
 import sys
-from dataclasses import dataclass
-from typing import Any
 
 from coldstart_cli.errors import ColdstartError, ExitCode, UnavailableError
+from coldstart_fs.server_request import ServerRequest, answer
 
 INSTALL_HINT = (
     "apt-get install fuse3 libfuse3-dev pkg-config gcc python3-dev && pip install 'coldstart[image]'"
 )
-
-
-@dataclass(frozen=True)
-class ServerRequest:
-    """What to serve where; handed over as JSON in the server's argument list."""
-
-    image: str
-    store: str
-    cache: str
-    mountpoint: str
-    counters: str
-    suid: bool
-    dev: bool
-    ready_descriptor: int
 
 
 def main() -> int:
@@ -45,16 +30,6 @@ def main() -> int:
         answer(request, refusal)
         return error.exit_code
     return ExitCode.OK
-
-
-def answer(request: ServerRequest, content: dict[str, Any]) -> bool:
-    """Tell whoever started us; false when nobody is there any more."""
-    try:
-        os.write(request.ready_descriptor, json.dumps(content).encode() + b"\n")
-        os.close(request.ready_descriptor)
-    except OSError:
-        return False
-    return True
 
 
 def _serve(request: ServerRequest) -> None:

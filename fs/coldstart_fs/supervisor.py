@@ -16,7 +16,7 @@ from typing import Any, Self
 from coldstart_cli.errors import BusyError, ColdstartError, ExitCode, IoFailure
 from coldstart_cli.process import Program, kill_group, last_lines, start, start_ticks
 from coldstart_fs.records import MountRecord
-from coldstart_fs.serving import ServerRequest
+from coldstart_fs.server_request import ServerRequest
 
 _KILL_WAIT_SECONDS = 5.0
 # servers that this process started: a parent that lives on must collect them when they end
