@@ -132,6 +132,15 @@ class Index:
         return len(self._map)
 
     @property
+    def has_acls(self) -> bool:
+        """Whether any file has a POSIX ACL."""
+        for position in range(self._xattr_count):
+            name, _, length, _, _ = XATTR.unpack_from(self._map, self._xattrs + position * XATTR.size)
+            if self._text(name, length, "xattr").startswith(b"system.posix_acl_"):
+                return True
+        return False
+
+    @property
     def configuration(self) -> dict[str, Any]:
         """The image's runtime configuration: command, environment, user and so on."""
         try:

@@ -103,7 +103,6 @@ def _mount(
     *,
     foreground: bool,
 ) -> MountRecord:
-    deadline = time.monotonic() + timeout_seconds
     folder = record_folder(request.run_folder, real_mountpoint(request.mountpoint))
     with exclusive_lock(lock_path(folder)):
         record = check_request(request)
@@ -112,7 +111,7 @@ def _mount(
             record = check_request(request)
         make_directory(folder, mode=0o700)
         try:
-            return _start(request, record, folder, before_overlay, deadline, foreground=foreground)
+            return _start(request, record, folder, before_overlay, timeout_seconds, foreground=foreground)
         except BaseException:
             with suppress(ColdstartError):
                 end_mount(read_record(folder) or record, folder, timeout_seconds=_CLEAN_UP_SECONDS)
@@ -124,7 +123,7 @@ def _start(
     record: MountRecord,
     folder: Path,
     before_overlay: Callable[[], None] | None,
-    deadline: float,
+    timeout_seconds: float,
     *,
     foreground: bool,
 ) -> MountRecord:
@@ -150,7 +149,8 @@ def _start(
         record = replace(record, server_pid=server.pid, server_start_ticks=server.start_ticks)
         write_record(folder, record)
         if before_overlay is not None:
-            before_overlay()
+            before_overlay()  # takes as long as it takes: the server waits in the meantime
+        deadline = time.monotonic() + timeout_seconds
         notes = server.wait_mounted(deadline)
         status = server.wait_answer(record.fuse_mountpoint, deadline)
         record = replace(record, settings=tune(status.st_dev), notes=notes)

@@ -59,6 +59,8 @@ class ImageOperations(pyfuse3.Operations):
         self._cache = cache
         self._chunk_bytes = index.chunk_bytes
         self._has_xattrs = index.has_xattrs
+        # the kernel enforces ACLs only on demand; asking for those that are not there costs a request a file
+        self.enable_acl = index.has_acls
 
     def counters(self) -> dict[str, Any]:
         """What was served from where, and what went wrong, since the server started."""

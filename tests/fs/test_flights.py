@@ -246,6 +246,27 @@ def test_readers_wait_while_the_cache_is_slower_than_the_store(monkeypatch: pyte
     assert passed == list(range(10))
 
 
+def test_a_cache_that_hangs_does_not_hang_the_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flights_module, "_HELD_CHUNKS", 2)
+    monkeypatch.setattr(flights_module, "_CACHE_STALL_SECONDS", 0.05)
+    source = ScriptedSource()
+    source.keep_gate.clear()
+    digests = [b"%d" % number for number in range(30)]
+
+    async def body(flights: Flights) -> None:
+        for digest in digests:
+            await flights.room()
+            assert await flights.get([digest]) == {digest: b"data of " + digest}
+        assert source.kept == []
+        assert len(flights._held) <= 4
+        source.keep_gate.set()
+        await until(lambda: source.kept != [])
+        await flights.get([b"later"])
+        await until(lambda: b"later" in source.kept)
+
+    run_with(source, body)
+
+
 def test_a_chunk_in_memory_is_fetched_without_a_thread_and_kept_too() -> None:
     source = ScriptedSource()
     source.in_memory = {b"a": b"mapped"}

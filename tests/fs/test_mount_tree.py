@@ -56,10 +56,12 @@ def _fill(tree: Path) -> None:
     os.setxattr(tree / "odd", "user.empty", b"")
     os.setxattr(tree / "odd", "user.bytes", bytes(range(256)))
     os.setxattr(tree / "etc", "trusted.note", b"for root")
-    acl = struct.pack(
-        "<I" + 5 * "HHI", 2, 1, 6, 2**32 - 1, 2, 4, 1234, 4, 4, 2**32 - 1, 16, 4, 2**32 - 1, 32, 0, 2**32 - 1
-    )
-    os.setxattr(tree / "setuid", "system.posix_acl_access", acl)
+    (tree / "listed").write_bytes(b"listed")
+    os.chown(tree / "listed", 1000, 1001)
+    # user rw, user 1234 r, group nothing, mask r, others nothing
+    entries = [(1, 6, -1), (2, 4, 1234), (4, 0, -1), (16, 4, -1), (32, 0, -1)]
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    os.setxattr(tree / "listed", "system.posix_acl_access", acl)
     capability = struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0)
     os.setxattr(tree / "one-chunk", "security.capability", capability)
     deep = tree / "deep"
@@ -166,6 +168,31 @@ def test_other_users_get_what_the_modes_allow(root: Path) -> None:
     assert done["first"].stdout == (root / "first").read_bytes()
     assert (done["etc/shadow"].returncode, done["etc/shadow"].stdout) == (1, b"")
     assert b"Permission denied" in done["etc/shadow"].stderr
+
+
+def test_access_control_lists_are_enforced(root: Path) -> None:
+    """Without them the group's bits would stand for it, which are only the mask then."""
+
+    def reads(uid: int, gid: int) -> bool:
+        folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            done = subprocess.run(
+                [
+                    *("setpriv", "--reuid", str(uid), "--regid", str(gid), "--clear-groups"),
+                    *("cat", f"/proc/self/fd/{folder}/listed"),
+                ],
+                capture_output=True,
+                timeout=30,
+                check=False,
+                pass_fds=[folder],
+            )
+        finally:
+            os.close(folder)
+        return done.stdout == b"listed"
+
+    assert reads(1234, 77)  # named in the list
+    assert not reads(1235, 1001)  # the file's group, which the list grants nothing
+    assert not reads(1235, 77)
 
 
 _CHANGES: dict[str, Callable[[Path], object]] = {

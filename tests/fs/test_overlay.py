@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import subprocess
+import time
 from contextlib import suppress
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from coldstart_cli.errors import BusyError, IoFailure, UnavailableError, UsageError
 from coldstart_fs.kernel_mounts import mount_at, mount_overlay, unmount_now
 from coldstart_fs.mount import check_request, find_mount, mount_detached, unmount
+from conftest import wait_until
 from fs.mounts import Lab, ends
 
 ODD_NAME = "a b,c:d\\e\nf"
@@ -73,6 +75,17 @@ def test_an_upper_that_was_filled_while_the_server_started_is_used(image: Lab) -
 
     record = mount_detached(image.request(overlay=image.folder / "overlay"), before_overlay=fill)
     assert (record.mountpoint / "kept").read_bytes() == b"from before"
+
+
+def test_filling_upper_may_take_longer_than_the_server_may_take_to_start(image: Lab) -> None:
+    request = image.request(overlay=image.folder / "overlay")
+    begun = time.monotonic()
+    record = mount_detached(
+        request,
+        timeout_seconds=1.5,
+        before_overlay=lambda: wait_until(lambda: time.monotonic() > begun + 1.6, "a long filling"),
+    )
+    assert (record.mountpoint / "kept").read_bytes() == b"from the image"
 
 
 def test_a_failure_while_filling_leaves_nothing(image: Lab) -> None:
