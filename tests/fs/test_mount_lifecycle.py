@@ -359,3 +359,37 @@ def test_the_log_of_a_mount_is_closed_to_others(image: Lab) -> None:
     folder = record_folder(image.run, record.mountpoint)
     assert folder.stat().st_mode & 0o777 == 0o700
     assert log_path(folder).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_copy_in_another_mount_namespace_does_not_keep_a_server_alive(image: Lab) -> None:
+    record = image.mount()
+    keeper = subprocess.Popen(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", "echo; exec sleep 60"],
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert keeper.stdout is not None
+        assert keeper.stdout.readline() == b"\n"  # from here on it has a copy of the mount
+        assert unmount(record.mountpoint, run_folder=image.run).in_use
+        assert is_gone(image, record)
+    finally:
+        keeper.kill()
+        keeper.communicate(timeout=20)
+
+
+def test_mounting_and_unmounting_again_and_again_leaves_nothing(image: Lab) -> None:
+    for _ in range(3):
+        record = image.mount(overlay=image.folder / "overlay")
+        image.unmount(record)
+    assert is_gone(image, record)
+    assert [path.suffix for path in (image.run / "mounts").iterdir()] == [".lock"]
+    assert _servers_of(record.mountpoint) == []
+
+
+def test_many_mounts_live_side_by_side(image: Lab) -> None:
+    records = [image.mount(f"mnt{number}") for number in range(4)]
+    assert {(record.mountpoint / "file").read_bytes() for record in records} == {b"content"}
+    assert live_mounts(image.run) == records
+    ends(records[1])
+    assert sweep_stale(image.run) == [records[1].mountpoint]
+    assert live_mounts(image.run) == [records[0], *records[2:]]
