@@ -59,7 +59,8 @@ class Printer:
     def answer(self, text: str = "") -> None:
         """A line of the answer; nothing under `--json`, where the document is the answer."""
         if not self.json_output:
-            print(_printable(text), file=self._stdout)
+            # at once: a command that stays may be read through a pipe
+            print(_printable(text), file=self._stdout, flush=True)
 
     def document(self, schema: str, version: int, content: Mapping[str, Any]) -> None:
         """The answer as one JSON document, `schema` and `version` first; nothing without `--json`."""

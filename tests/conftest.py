@@ -72,6 +72,8 @@ def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     for name in list(os.environ):
         if name.startswith("COLDSTART_") or name in _COLOR_VARIABLES:
             monkeypatch.delenv(name)
+    # operators do not set it, and it would hide output that is not flushed
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     for name in ("state", "cache", "run"):
         monkeypatch.setenv(f"COLDSTART_{name.upper()}_DIR", str(tmp_path / "coldstart" / name))
     monkeypatch.setenv("CONFIGURATION_DIRECTORY", str(tmp_path / "coldstart" / "etc"))

@@ -315,6 +315,8 @@ def test_what_only_root_can_have_is_refused_to_users(desk: Desk, option: list[st
 def test_a_user_can_mount_with_fusermount3_where_the_device_is_open(desk: Desk, ending: str) -> None:
     if not shutil.which("fusermount3"):
         pytest.skip("fusermount3 is not installed")
+    if not os.path.exists("/etc/mtab"):
+        pytest.skip("this root has no /etc/mtab, which fusermount3 reads to unmount")
     device = (
         "mount -t tmpfs none /dev; mknod -m 666 /dev/fuse c 10 229; mknod -m 666 /dev/null c 1 3\n"
         "mknod -m 666 /dev/urandom c 1 9"
