@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,6 +68,22 @@ def test_a_relative_mount_point_and_store_are_those_of_the_caller(desk: Desk) ->
     assert (desk.point / "hello").exists()
     assert (desk.folder / "here" / "chunks-v1").parent.is_dir()
     assert desk.run("image", "unmount", "mnt/").status == 0
+
+
+def test_every_place_may_have_an_odd_name(desk: Desk) -> None:
+    place = desk.folder / "a b,c:d\\e'f"
+    place.mkdir()
+    desk.store.rename(place / "st,ore")
+    point = place / "m:nt"
+    point.mkdir()
+    options = ["--store", place / "st,ore", "--cache", place / "ca\\che", "--overlay", place / "lay er"]
+    done = desk.run("image", "mount", "app/server", point, *options, "--detach")
+    assert done.status == 0, done.stderr
+    (point / "hello").write_bytes(b"changed")
+    (mount,) = json.loads(desk.run("image", "status", "--json").stdout)["mounts"]
+    assert (mount["mountpoint"], mount["serving"]) == (str(point), True)
+    assert desk.run("image", "unmount", point).status == 0
+    assert (place / "lay er" / "upper" / "hello").read_bytes() == b"changed"
 
 
 def test_an_overlay_is_writable_and_keeps_what_was_written(desk: Desk) -> None:
@@ -140,6 +157,33 @@ def test_in_the_foreground_it_serves_until_it_is_told_to_end(
     assert f"is mounted at {desk.point}".encode() in stderr
     assert mount_at(desk.point) is None
     assert desk.run("image", "status").stdout == "no image is mounted\n"
+
+
+@pytest.mark.parametrize("after_seconds", [0.1, 0.2, 0.3])
+def test_told_to_end_while_it_starts_it_leaves_nothing(
+    desk: Desk, foreground: Foreground, after_seconds: float
+) -> None:
+    with suppress(TimeoutError):
+        foreground.manager.settimeout(after_seconds)
+        foreground.told()
+    foreground.process.terminate()
+    foreground.process.communicate(timeout=30)
+    assert foreground.process.returncode in {143, -signal.SIGTERM}  # before or after its handlers were there
+    wait_until(lambda: mount_at(desk.point) is None, "the end of the mount")
+    assert desk.run("image", "status").stdout == "no image is mounted\n"
+
+
+def test_what_a_killed_command_leaves_is_served_until_it_is_unmounted(
+    desk: Desk, foreground: Foreground
+) -> None:
+    foreground.told()
+    foreground.process.kill()
+    foreground.process.wait(timeout=30)
+    assert (desk.point / "large").read_bytes() == (desk.folder / "source" / "large").read_bytes()
+    (mount,) = json.loads(desk.run("image", "status", "--json").stdout)["mounts"]
+    assert desk.unmount().status == 0
+    assert mount_at(desk.point) is None
+    assert start_ticks(mount["server_pid"]) == 0, "the server lives on"
 
 
 def test_in_the_foreground_the_servers_messages_are_on_stderr(desk: Desk, foreground: Foreground) -> None:

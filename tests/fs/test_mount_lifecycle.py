@@ -89,7 +89,7 @@ def test_a_mount_in_use_can_be_let_go(image: Lab) -> None:
 def test_a_user_who_leaves_at_the_last_moment_is_waited_for(image: Lab) -> None:
     record = image.mount()
     user = os.open(record.mountpoint / "file", os.O_RDONLY)
-    leaving = threading.Timer(0.3, os.close, [user])
+    leaving = threading.Timer(0.1, os.close, [user])
     leaving.start()
     assert not unmount(record.mountpoint, run_folder=image.run, lazy=False).in_use
     leaving.join()
