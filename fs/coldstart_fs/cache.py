@@ -70,7 +70,8 @@ class ChunkCache:
         try:
             stamp = _stamp(descriptor)
             if not wait and self._verified.get(digest) == stamp:
-                return read_at(descriptor, offset, length, wait=self._in_memory)
+                part = read_at(descriptor, offset, length, wait=self._in_memory)
+                return part if part is None or len(part) == length else None
             data = read_at(descriptor, 0, size_bytes + 1, wait=wait or self._in_memory)
         except OSError:
             return None

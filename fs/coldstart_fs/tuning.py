@@ -11,9 +11,9 @@ from pathlib import Path
 from coldstart_cli.errors import ColdstartError
 from coldstart_fs.kernel_mounts import mount_fusectl, unmount_now
 
-# for a store on this host. Measured with 128, 256, 512, 1024 KiB: a stream of cached chunks reads 400, 400, 650,
-# 800 MB/s, a random fault in a large mapped file drags in 230, 350, 600, 1050 KiB (it reads around the page),
-# and a cold `import numpy, cv2` fetches 53, 62, 73, 92 MB
+# for a store on this host. Measured with 128, 256, 512, 1024 KiB: a stream of cached chunks reads 400, 400,
+# 650, 800 MB/s, a random fault in a large mapped file drags in 230, 350, 600, 1050 KiB (it reads around the
+# page), and a cold `import numpy, cv2` fetches 53, 62, 73, 92 MB
 READ_AHEAD_KIB = 512
 MAX_BACKGROUND = 256
 CONGESTION_THRESHOLD = 192
