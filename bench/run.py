@@ -20,7 +20,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 COLDSTART = str(CHECKOUT / ".venv" / "bin" / "coldstart")
 PYTHON = str(CHECKOUT / ".venv" / "bin" / "python")
 LAYOUT = CHECKOUT / ".demo" / "image"
-IMPORT = "import onnxruntime"
+IMPORT = "import numpy, cv2"
 
 
 @dataclass(frozen=True)

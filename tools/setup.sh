@@ -203,5 +203,8 @@ if [ -z "$python" ]; then  # Ubuntu 22.04's python3 is 3.10
 fi
 setup_criu
 setup_venv
+# without byte code every start of the tool compiles it again; only what changed is compiled here
+step="byte code"
+quietly 120 .venv/bin/python -m compileall -q coldstart_cli ./*/coldstart_*
 step="end"
 echo "setup: ready: $(.venv/bin/python --version), criu $(criu_version "$(find_criu)"), $(runc --version | head -n 1)" >&2
