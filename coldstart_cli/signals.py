@@ -10,6 +10,8 @@ from types import FrameType
 
 from coldstart_cli.errors import ExitCode, Terminated
 
+_RETRY_SECONDS = 0.005
+
 
 def install_signal_handlers() -> None:
     """First INT or TERM raises in the main thread and unwinds; the second leaves at once."""
@@ -25,12 +27,37 @@ def install_signal_handlers() -> None:
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
-    del signum, frame
+    del signum
     signal.signal(signal.SIGTERM, lambda *_: os._exit(ExitCode.TERMINATED))
-    raise Terminated
+    _raise_outside_imports(Terminated, frame)
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
-    del signum, frame
+    del signum
     signal.signal(signal.SIGINT, lambda *_: os._exit(ExitCode.INTERRUPTED))
-    raise KeyboardInterrupt
+    _raise_outside_imports(KeyboardInterrupt, frame)
+
+
+def _raise_outside_imports(kind: type[BaseException], frame: FrameType | None) -> None:
+    """Raise now, or, while the main thread imports, a little later.
+
+    CPython 3.11 loses an exception that a handler raises in an import's weakref callbacks, and
+    leaves the lock of the module held: every other thread that imports it then waits for ever.
+    """
+    if not _importing(frame):
+        raise kind
+
+    def retry(signum: int, frame: FrameType | None) -> None:
+        del signum
+        _raise_outside_imports(kind, frame)
+
+    signal.signal(signal.SIGALRM, retry)
+    signal.setitimer(signal.ITIMER_REAL, _RETRY_SECONDS)
+
+
+def _importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False

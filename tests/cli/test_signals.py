@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -80,3 +81,22 @@ def test_usr1_shows_the_stacks_and_goes_on() -> None:
         command.send_signal(signal.SIGTERM)
         command.communicate(timeout=20)
     assert command.returncode == 143
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_during_an_import_is_raised_after_it(
+    tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    (tmp_path / "slow_module.py").write_text(
+        f"import os\nos.kill(os.getpid(), {int(number)})\n"
+        "for _ in range(10**5): pass\nprint('imported', flush=True)\n"
+    )
+    script = (
+        "import time\nimport coldstart_cli.app as app\n"
+        "def dispatch(arguments):\n import slow_module\n time.sleep(20)\n"
+        "app._dispatch = dispatch\napp.main([])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=15, check=False
+    )
+    assert (done.returncode, done.stdout) == (status, "imported\n")
