@@ -25,6 +25,9 @@ from coldstart_snapshot.target import ContainerTarget, Target
 from coldstart_snapshot.upper import archive_upper
 
 _ROOM_FACTOR = 1.05
+# the freezer of cgroup v1 may need more than one request
+_THAW_SECONDS = 10.0
+_THAW_POLL_SECONDS = 0.02
 
 
 @dataclass
@@ -67,7 +70,7 @@ class Dump:
                     self._dump_container(self.target, staging, images, work)
                 else:
                     self.say(f"dumping {self.target.label}")
-                    with self.timings.phase("dump"):
+                    with undisturbed(), self.timings.phase("dump"):
                         dump_process(self.criu, self.target.pid, images, work, self.options)
         except ColdstartError:
             keep_log(work / DUMP_LOG, kept_log)
@@ -94,7 +97,8 @@ class Dump:
         self.say(f"freezing and dumping {target.label}")
         started = time.monotonic()
         with _frozen(target):
-            with self.timings.phase("dump"):
+            # criu killed halfway would leave its code in the server: only its own deadline ends it
+            with undisturbed(), self.timings.phase("dump"):
                 # a cgroup that was frozen before criu stays so: the layer cannot change until we are done
                 target.runc.checkpoint(target.container_id, images, work, self.criu, self.options)
             if target.root.upper is not None:
@@ -135,7 +139,8 @@ class Dump:
 def _frozen(target: ContainerTarget) -> Iterator[None]:
     """Nothing in the container runs while the block does."""
     try:
-        target.runc.pause(target.container_id)
+        with undisturbed():
+            target.runc.pause(target.container_id)
         yield
     finally:
         with undisturbed():
@@ -144,11 +149,15 @@ def _frozen(target: ContainerTarget) -> Iterator[None]:
 
 def _thaw(target: ContainerTarget) -> None:
     """Let the container go on; one that has ended meanwhile is the caller's to notice."""
-    state = target.runc.state(target.container_id)
-    if state is None or state.status != "paused":
-        return
-    target.runc.resume(target.container_id)
-    running_container(target.runc, target.container_id)
+    deadline = time.monotonic() + _THAW_SECONDS
+    while True:
+        state = target.runc.state(target.container_id)
+        if state is None or state.status != "paused":
+            return
+        target.runc.resume(target.container_id)
+        if time.monotonic() > deadline:
+            running_container(target.runc, target.container_id)
+        time.sleep(_THAW_POLL_SECONDS)
 
 
 @contextmanager
