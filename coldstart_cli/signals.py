@@ -1,4 +1,4 @@
-"""Signals of a command: TERM unwinds like INT, USR1 prints the stacks."""
+"""Signals of a command: TERM and HUP unwind like INT, USR1 prints the stacks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ _RETRY_SECONDS = 0.005
 
 
 def install_signal_handlers() -> None:
-    """First INT or TERM raises in the main thread and unwinds; the second leaves at once."""
+    """First INT, TERM or HUP raises in the main thread and unwinds; the second leaves at once."""
     signal.signal(signal.SIGTERM, _terminate)
+    # a lost terminal must not leave a replica or a mount behind; `nohup` has it ignored already
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _terminate)
     signal.signal(signal.SIGINT, _interrupt)
     # `coldstart ... | head` ends silently, in main(); a server must not die of a peer that hung up
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -28,7 +31,9 @@ def install_signal_handlers() -> None:
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
     del signum
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(ExitCode.TERMINATED))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: os._exit(ExitCode.TERMINATED))
     _raise_outside_imports(Terminated, frame)
 
 

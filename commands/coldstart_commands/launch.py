@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coldstart_cli.errors import ColdstartError, UsageError
+from coldstart_cli.errors import ColdstartError, ExitCode, UsageError
 from coldstart_cli.notify import notify
 from coldstart_commands.shell import DryRunOption, Shell, coldstart_command
 
@@ -84,24 +84,45 @@ def command(
     with launched(
         replica_spec, root, options, shell.config, conversation, waterfall=Waterfall(started)
     ) as running:
-        render(shell, running.outcome)
-        keep(running, detach=detach)
+        keep(shell, running, detach=detach)
 
 
-def keep(running: Running, *, detach: bool) -> None:
-    """Stay with a ready replica until it ends, here or, detached, in a supervisor of its own."""
+def keep(shell: Shell, running: Running, *, detach: bool) -> None:
+    """Say how it came up, and stay until it ends, here or, detached, in a supervisor of its own."""
     from coldstart_launch.replica import last_words
     from coldstart_launch.supervise import move_to_background, wait_for_end
 
-    sys.stdout.flush()
-    if detach and not move_to_background(running.replica, running.replica.scratch / "supervisor.log"):
-        os._exit(0)  # the supervisor holds the replica now: nothing may be taken down here
+    outcome = running.outcome
+    if not detach:
+        _try_to_render(shell, outcome)
+    elif not move_to_background(running.replica, running.replica.scratch / "supervisor.log"):
+        # the supervisor holds the replica now: whatever happens here, nothing may be taken down
+        os._exit(_try_to_render(shell, outcome))
     notify("READY=1", f"MAINPID={os.getpid()}")
+    server = running.image_server_pid
     try:
-        wait_for_end(running.outcome.pid)
+        ended = wait_for_end(outcome.pid, *([server] if server else []))
     finally:
         notify("STOPPING=1")
-    raise ColdstartError(f"replica ended: {running.outcome.name}", hint=last_words(running.outcome.log))
+    if ended == server:
+        raise ColdstartError(
+            f"image server of replica {outcome.name} ended: its files cannot be read any more",
+            hint="launch it again",
+        )
+    raise ColdstartError(f"replica ended: {outcome.name}", hint=last_words(outcome.log))
+
+
+def _try_to_render(shell: Shell, outcome: Launched) -> ExitCode:
+    """The replica is ready, whether somebody reads that or not."""
+    try:
+        render(shell, outcome)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return ExitCode.OK
+    except (ColdstartError, OSError, ValueError) as error:
+        shell.printer.warning(f"the answer could not be written: {error}")
+        return ExitCode.IOERR
+    return ExitCode.OK
 
 
 def render(shell: Shell, outcome: Launched) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from coldstart_cli.errors import ColdstartError, UsageError
 from coldstart_cli.notify import notify
-from coldstart_commands.launch import DetachOption, NoFallbackOption, keep, process_age_seconds, render
+from coldstart_commands.launch import DetachOption, NoFallbackOption, keep, process_age_seconds
 from coldstart_commands.shell import DryRunOption, Shell, coldstart_command
 
 if TYPE_CHECKING:
@@ -95,8 +95,7 @@ def _restore_container(
     options = LaunchOptions(fallback=not no_fallback)
     conversation = Conversation(shell.printer.status, shell.printer.warning)
     with launched(spec, root, options, shell.config, conversation, waterfall=waterfall, plan=plan) as running:
-        render(shell, running.outcome)
-        keep(running, detach=detach)
+        keep(shell, running, detach=detach)
 
 
 def _restore_process(shell: Shell, plan: RestorePlan, started: float, detach: bool) -> None:

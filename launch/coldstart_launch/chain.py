@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coldstart_cli.config import Config
-from coldstart_cli.errors import ColdstartError, NegativeAnswer, NotFoundError
+from coldstart_cli.errors import BusyError, ColdstartError, NegativeAnswer, NotFoundError
 from coldstart_cli.files import remove_tree
 from coldstart_launch.replica import Replica, ReplicaRecord, last_words
 from coldstart_launch.roots import Root
@@ -83,6 +83,14 @@ class Running:
     replica: Replica
     outcome: Launched
 
+    @property
+    def image_server_pid(self) -> int | None:
+        """The process that serves the root; None where the root is no image."""
+        from coldstart_fs.mount import find_mount
+
+        record = find_mount(self.outcome.root, self.replica.config.run_folder)
+        return record.server_pid if record is not None else None
+
 
 @dataclass(frozen=True)
 class Rehearsal:
@@ -122,6 +130,7 @@ def rehearse(
 ) -> Rehearsal:
     """Resolve, check and verify as a launch would; start and change nothing."""
     chain = _Chain(spec, root, options, config, conversation, Replica(spec.name, config), Waterfall(), None)
+    chain.refuse_taken_address()
     identity = root.identity(config)
     health = chain.check_health()
     plan = chain.plan(identity)
@@ -158,6 +167,7 @@ class _Chain:
         self._root_path = replica.root
 
     def run(self) -> Launched:
+        self.refuse_taken_address()
         identity = self._root.identity(self._config)
         self._write(image=identity)
         # three things that do not need each other: a verdict, verified snapshot files, a mounted root
@@ -192,6 +202,23 @@ class _Chain:
     def _write(self, **changes: Any) -> None:
         self._record = replace(self._record, **changes)
         self._replica.write(self._record)
+
+    def refuse_taken_address(self) -> None:
+        """Somebody else's answer on the ready URL must not make this replica count as ready."""
+        from coldstart_snapshot.ports import port_holder
+        from coldstart_snapshot.ready import parse_url
+
+        if self._spec.network != "host" or self._spec.ready.url is None:
+            return
+        url = parse_url(self._spec.ready.url)
+        host = "127.0.0.1" if url.hostname == "localhost" else url.hostname
+        address = f"{host}:{url.port or (443 if url.scheme == 'https' else 80)}"
+        if (holder := port_holder(address)) is not None:
+            pid, name = holder
+            raise BusyError(
+                f"somebody listens where the replica should: {self._spec.ready.url}: process {pid} ({name})",
+                hint="end it, or give the replica another port",
+            )
 
     def check_health(self) -> HealthReport:
         """A verdict that allows placement here, or the refusal."""

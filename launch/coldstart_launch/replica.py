@@ -104,15 +104,16 @@ class Replica:
         self.write(record)
 
     def take_down(self) -> None:
-        """Container, mounts, folders; every step is tried, the first failure is raised at the end."""
+        """Container, mounts, then folders and record once those are gone; the first failure is raised."""
         failures: list[ColdstartError] = []
-        for step in (self.end_container, self.unmount, self._remove_folders):
+        for step in (self.end_container, self.unmount):
             try:
                 step()
             except ColdstartError as error:
                 failures.append(error)
         if failures:
-            raise failures[0]
+            raise failures[0]  # the record stays: the next attempt must know what there is
+        self._remove_folders()
 
     def end_container(self) -> None:
         from coldstart_snapshot.container import kill_and_delete

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PASSWD_LIMIT_BYTES = 1 << 20
+_LARGEST_ID = 2**32 - 2
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,13 @@ def snapshot_difference(plan: RestorePlan, spec: ReplicaSpec, identity: str | No
 
 def numeric_user(user: str, root: Path) -> tuple[int, int]:
     """`user[:group]`, names looked up in the image's own passwd and group files, as container engines do."""
+    uid, gid = _look_up(user, root)
+    if max(uid, gid) > _LARGEST_ID:
+        raise DataError(f"user number is too large: {user}", hint=f"at most {_LARGEST_ID}")
+    return uid, gid
+
+
+def _look_up(user: str, root: Path) -> tuple[int, int]:
     name, _, group = user.partition(":")
     primary_gid = 0
     if name.isdecimal():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from coldstart_cli.errors import DataError, NotFoundError, near_matches_hint
 
@@ -66,6 +68,15 @@ def load_spec(path: Path) -> ReplicaSpec:
     return _Reader(path).spec(document)
 
 
+def _is_usable_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").encode("idna")
+        return parts.scheme in {"http", "https"} and bool(host) and parts.port != 0
+    except ValueError:  # a port over 65535, an unclosed bracket, a label over 63 characters
+        return False
+
+
 class _Reader:
     """Takes values out of the parsed TOML and refuses what is unknown or of the wrong type."""
 
@@ -95,7 +106,7 @@ class _Reader:
             image=self._text(document, "image"),
             command=self._texts(document, "command"),
             environment=self._environment(document),
-            working_directory=self._optional_text(document, "working_directory"),
+            working_directory=self._folder(document, "working_directory"),
             user=self._optional_text(document, "user"),
             network=_NETWORKS[network],
             mounts=self._mounts(document),
@@ -143,7 +154,15 @@ class _Reader:
             isinstance(item, str) and "\0" not in item for item in value
         ):
             raise DataError(f"{self._path}: {key} must be a list of texts: {value!r}")
+        if value and not value[0]:
+            raise DataError(f"{self._path}: {key} must begin with a program: {value!r}")
         return tuple(value)
+
+    def _folder(self, document: Mapping[str, Any], key: str) -> str | None:
+        value = self._optional_text(document, key)
+        if value is not None and not value.startswith("/"):
+            raise DataError(f"{self._path}: {key} must be absolute: {value}")
+        return value
 
     def _environment(self, document: Mapping[str, Any]) -> dict[str, str]:
         table = document.get("environment", {})
@@ -156,7 +175,7 @@ class _Reader:
 
     def _readiness(self, table: Mapping[str, Any]) -> Readiness:
         url = self._optional_text(table, "url", "ready.")
-        if url is not None and not url.startswith(("http://", "https://")):
+        if url is not None and not _is_usable_url(url):
             raise DataError(f"{self._path}: ready.url must be an http or https URL: {url}")
         timeout = table.get("timeout_seconds", DEFAULT_READY_TIMEOUT_SECONDS)
         # a bool is an int in Python; `not 0 < x` is also true for NaN
@@ -183,6 +202,12 @@ class _Reader:
                 raise DataError(
                     f"{self._path}: {prefix}source and destination must be absolute: {source}, {destination}"
                 )
+            if os.path.normpath(destination) == "/":
+                raise DataError(
+                    f"{self._path}: {prefix}destination must not be the whole root: {destination}"
+                )
+            if not source.exists():
+                raise DataError(f"{self._path}: {prefix}source does not exist: {source}")
             if not isinstance(read_only, bool):
                 raise DataError(f"{self._path}: {prefix}read_only must be true or false: {read_only!r}")
             mounts.append(HostMount(source, destination, read_only))

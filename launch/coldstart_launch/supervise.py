@@ -17,16 +17,23 @@ _STOP_TIMEOUT_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 
 
-def wait_for_end(pid: int) -> None:
-    """Block until a process that need not be our child has ended; signals unwind through here."""
+def wait_for_end(*pids: int) -> int:
+    """Block until one of these processes, which need not be our children, has ended; which one it was.
+
+    Signals unwind through here.
+    """
+    descriptors: dict[int, int] = {}
     try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        select.select([descriptor], [], [])
+        for pid in pids:
+            try:
+                descriptors[os.pidfd_open(pid)] = pid
+            except ProcessLookupError:
+                return pid
+        ended, _, _ = select.select(list(descriptors), [], [])
+        return descriptors[ended[0]]
     finally:
-        os.close(descriptor)
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def move_to_background(replica: Replica, log: Path) -> bool:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from coldstart_cli.config import Config
 from coldstart_cli.errors import BusyError, CannotCreateError, PermissionNeededError
-from coldstart_cli.files import make_directory, remove_tree
+from coldstart_cli.files import make_directory, mounts_below, remove_tree
+from coldstart_cli.process import find_program, run
 from coldstart_snapshot.bundle import ContainerSpec, Mount, write_bundle
+from coldstart_snapshot.processes import all_pids
 from coldstart_snapshot.runc import Runc, check_container_id
+
+_CALL_SECONDS = 20.0
+_ENGINE_SECONDS = 30.0
+_POLL_SECONDS = 0.05
 
 __all__ = [
     "ContainerSpec",
@@ -53,10 +60,41 @@ def run_container(spec: ContainerSpec, config: Config, *, runc_root: Path | None
 
 
 def kill_and_delete(container_id: str, *, runc_root: Path, runc: str | None = None) -> None:
-    """End a container with everything in it and remove its bundle; an absent one is fine."""
+    """End a container with everything in it and remove its bundle; an absent one is fine.
+
+    A runc or criu that still works on it, because the command that had started them was killed, is
+    waited for: ended halfway it would leave processes that belong to no container.
+    """
     check_container_id(container_id)
+    bundle = bundle_folder(runc_root, container_id)
+    _wait_for_engines(bundle)
     Runc.find(runc, runc_root).kill_and_delete(container_id)
-    remove_tree(bundle_folder(runc_root, container_id))
+    for point in mounts_below(bundle):  # criu's view of the cgroups
+        run([find_program("umount"), "--lazy", point], deadline_seconds=_CALL_SECONDS)
+    remove_tree(bundle)
+
+
+def _wait_for_engines(bundle: Path) -> None:
+    """Until no runc or criu is in the bundle, where both stand while they work on a container."""
+    deadline = time.monotonic() + _ENGINE_SECONDS
+    while left := _standing_in(bundle):
+        if time.monotonic() > deadline:
+            numbers = " ".join(map(str, left))
+            raise BusyError(
+                f"runc or criu still works on the container: {bundle.name}: process {numbers}",
+                hint=f"wait for it, or kill -9 {numbers}",
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+def _standing_in(folder: Path) -> list[int]:
+    wanted = os.path.realpath(folder)
+    found = []
+    for pid in all_pids():
+        with suppress(OSError):
+            if pid != os.getpid() and os.readlink(f"/proc/{pid}/cwd") == wanted:
+                found.append(pid)
+    return found
 
 
 def bundle_folder(runc_root: Path, container_id: str) -> Path:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
@@ -105,10 +106,8 @@ def test_after_a_kill_the_next_launch_starts_from_nothing(replica: Replica, vict
         "container": document["pid"],
     }[victim]
     os.kill(pid, signal.SIGKILL)
-    if victim == "container":  # the supervisor notices and takes the rest down
+    if victim in {"container", "image server"}:  # the supervisor notices and takes the rest down
         wait_until(lambda: nothing_is_left(replica), "the supervisor to take everything down")
-    elif victim == "image server":
-        assert replica.stop().status == 0
     result = replica.launch("--detach", "--lock-wait", "10")
     assert result.status == 0, result.stderr
     assert ask(replica.port) == "1"
@@ -117,7 +116,7 @@ def test_after_a_kill_the_next_launch_starts_from_nothing(replica: Replica, vict
     assert nothing_is_left(replica)
 
 
-@pytest.mark.parametrize("delay_seconds", [0.2, 0.5, 0.8, 1.1])
+@pytest.mark.parametrize("delay_seconds", [0.2, 0.5, 0.6, 0.7, 0.9])
 def test_a_launch_killed_on_the_way_leaves_nothing_that_the_next_does_not_clear(
     replica: Replica, delay_seconds: float
 ) -> None:
@@ -134,6 +133,8 @@ def test_a_launch_killed_on_the_way_leaves_nothing_that_the_next_does_not_clear(
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait(timeout=10)
+    assert replica.stop().status in {0, 66}  # 66: it had not begun, or had ended
+    assert nothing_is_left(replica)
     result = replica.launch("--detach", "--no-fallback", "--lock-wait", "20")
     assert result.status == 0, result.stderr
     assert ask(replica.port) == "1"
@@ -309,3 +310,65 @@ def test_gpu_state_that_does_not_come_back_ends_in_a_cold_start_or_in_nothing(
     assert json.loads(result.stdout)["method"] == "cold"
     assert "cold start, because the restore failed" in result.stderr
     assert ask(replica.port) == "1"
+
+
+@pytest.mark.parametrize("method", ["cold", "restore"])
+def test_an_address_that_somebody_else_answers_on_is_refused_before_anything_starts(
+    replica: Replica, method: str
+) -> None:
+    if method == "restore":
+        replica.launch("--detach", "--snapshot-when-ready")
+        replica.stop()
+    with socket.create_server(("127.0.0.1", replica.port)):
+        result = replica.launch("--detach")
+        rehearsal = replica.launch("--dry-run")
+    assert (result.status, rehearsal.status) == (75, 75)
+    assert f"process {os.getpid()}" in result.stderr
+    assert nothing_is_left(replica)
+
+
+@pytest.mark.parametrize("output", [">/dev/full", ">&-", "| true"])
+def test_a_detached_replica_stays_when_its_answer_cannot_be_written(replica: Replica, output: str) -> None:
+    command = f"'{replica.coldstart.program}' launch '{replica.spec}' --detach --json {output}"
+    subprocess.run(
+        ["sh", "-c", command],
+        env=replica.coldstart.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert ask(replica.port) == "1"
+    assert replica.stop().status == 0
+    assert nothing_is_left(replica)
+
+
+def test_a_replica_whose_image_server_died_is_ended_with_that_reason(replica: Replica) -> None:
+    process = subprocess.Popen(
+        [replica.coldstart.program, "launch", replica.spec],
+        env=replica.coldstart.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert b"ready after" in process.stdout.readline()
+    os.kill(image_servers(replica)[0], signal.SIGKILL)
+    _, complaint = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert b"image server of replica" in complaint
+    assert nothing_is_left(replica)
+
+
+def test_a_lost_terminal_takes_a_foreground_launch_down_in_order(replica: Replica) -> None:
+    process = subprocess.Popen(
+        [replica.coldstart.program, "launch", replica.spec],
+        env=replica.coldstart.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    assert b"ready after" in process.stdout.readline()
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert nothing_is_left(replica)

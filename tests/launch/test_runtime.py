@@ -64,7 +64,7 @@ def test_users_are_looked_up_in_the_image(root: Path, user: str, expected: tuple
     assert numeric_user(user, root) == expected
 
 
-@pytest.mark.parametrize("user", ["nobody-here", "app:nogroup"])
+@pytest.mark.parametrize("user", ["nobody-here", "app:nogroup", "99999999999"])
 def test_a_name_that_the_image_does_not_know_is_refused(root: Path, user: str) -> None:
     with pytest.raises(DataError, match=user.rsplit(":", maxsplit=1)[-1]):
         numeric_user(user, root)

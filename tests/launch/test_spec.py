@@ -28,7 +28,7 @@ def test_every_key_reaches_its_field(tmp_path: Path) -> None:
         'command = ["serve", "--port", "1"]\nworking_directory = "/srv"\nuser = "1000:1000"\n'
         'network = "none"\n'
         '[environment]\nA = "b"\n[ready]\nurl = "http://127.0.0.1:1/health"\ntimeout_seconds = 7\n'
-        '[snapshot]\nname = "other"\n[[mounts]]\nsource = "/data"\ndestination = "/in"\nread_only = false\n'
+        '[snapshot]\nname = "other"\n[[mounts]]\nsource = "/usr"\ndestination = "/in"\nread_only = false\n'
     )
     spec = load_spec(write(tmp_path, text))
     assert spec.command == ("serve", "--port", "1")
@@ -37,7 +37,7 @@ def test_every_key_reaches_its_field(tmp_path: Path) -> None:
     assert (spec.ready.url, spec.ready.timeout_seconds) == ("http://127.0.0.1:1/health", 7.0)
     assert spec.snapshot == "other"
     assert (spec.mounts[0].source, spec.mounts[0].destination, spec.mounts[0].read_only) == (
-        Path("/data"),
+        Path("/usr"),
         "/in",
         False,
     )
@@ -59,6 +59,13 @@ def test_every_key_reaches_its_field(tmp_path: Path) -> None:
         (MINIMAL + 'command = "serve"\n', "command must be a list of texts"),
         (MINIMAL + 'network = "bridge"\n', "network must be one of"),
         (MINIMAL + '[ready]\nurl = "ftp://x"\n', "http or https"),
+        (MINIMAL + '[ready]\nurl = "http://127.0.0.1:99999/"\n', "http or https"),
+        (MINIMAL + '[ready]\nurl = "http://[::1/"\n', "http or https"),
+        (MINIMAL + f'[ready]\nurl = "http://{"a" * 70}/"\n', "http or https"),
+        (MINIMAL + 'command = [""]\n', "must begin with a program"),
+        (MINIMAL + 'working_directory = "srv"\n', "must be absolute"),
+        (MINIMAL + '[[mounts]]\nsource = "/"\ndestination = "/."\n', "not be the whole root"),
+        (MINIMAL + '[[mounts]]\nsource = "/absent-folder"\ndestination = "/in"\n', "does not exist"),
         (MINIMAL + "[ready]\ntimeout_seconds = nan\n", "positive number"),
         (MINIMAL + "[ready]\ntimeout_seconds = true\n", "positive number"),
         (MINIMAL + "[environment]\nA = 1\n", "environment.A must be a text"),
