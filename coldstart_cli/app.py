@@ -8,7 +8,15 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from coldstart_cli.errors import ColdstartError, ExitCode, Terminated, UsageError, near_matches_hint
+from coldstart_cli import streams
+from coldstart_cli.errors import (
+    ColdstartError,
+    ExitCode,
+    NegativeAnswer,
+    Terminated,
+    UsageError,
+    near_matches_hint,
+)
 from coldstart_cli.printer import Printer
 from coldstart_cli.signals import install_signal_handlers
 from coldstart_cli.tree import TREE, CommandEntry, GroupEntry
@@ -24,18 +32,22 @@ _EPILOG = "Exit status 3 means: it worked, and the answer is no. See `man coldst
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit with its status."""
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    streams.open_standard_streams()
+    status = run(sys.argv[1:] if arguments is None else arguments)
+    streams.drop_what_cannot_be_written()
+    sys.exit(status)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; every expected error ends here, as text on stderr and a status."""
-    if list(arguments) in (["--version"], ["-V"]):
-        print(f"coldstart {__version__}")  # noqa: T201 - answered before typer is imported
-        return ExitCode.OK
     install_signal_handlers()
     debug = "--debug" in arguments or os.environ.get("COLDSTART_DEBUG") == "1"
     try:
-        status = _dispatch(arguments)
+        try:
+            status = _dispatch(arguments)
+        except NegativeAnswer:
+            sys.stdout.flush()  # a verdict that nobody got is a failure to answer
+            raise
         sys.stdout.flush()
     except ColdstartError as error:
         if debug:
@@ -48,8 +60,7 @@ def run(arguments: Sequence[str]) -> int:
     except Terminated:
         return ExitCode.TERMINATED
     except BrokenPipeError:
-        # the reader of our answer is gone; point stdout at nothing so that interpreter exit is silent
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # the reader of our answer has what it wanted
         return ExitCode.OK
     except Exception:  # noqa: BLE001 - the last resort: a bug may show its traceback
         traceback.print_exc()
@@ -59,6 +70,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
+    if list(arguments) in (["--version"], ["-V"]):
+        print(f"coldstart {__version__}")  # noqa: T201 - answered before typer is imported
+        return ExitCode.OK
     import typer  # costs 70 ms: `--version` must not pay for it
     from typer._click.exceptions import ClickException
 
