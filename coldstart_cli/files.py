@@ -149,22 +149,32 @@ def exclusive_lock(path: Path, *, wait_seconds: float = 0.0, shared: bool = Fals
                 if error.errno not in {errno.EWOULDBLOCK, errno.EINTR}:
                     raise IoFailure(f"cannot lock `{path}`: {error.strerror}") from error
                 if time.monotonic() >= deadline:
-                    holder = (
-                        os.pread(descriptor, 4096, 0).decode("utf-8", "replace").strip() or "unknown process"
-                    )
                     raise BusyError(
-                        f"locked by another process: {holder}",
+                        f"locked by another process: {_holder(descriptor)}",
                         hint="wait for it, or pass `--lock-wait SECONDS`",
                     ) from error
                 time.sleep(_LOCK_POLL_SECONDS)
         if not shared:
             command = " ".join(sys.argv)[:512]
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"pid {os.getpid()}: {command}\n".encode("utf-8", "replace"), 0)
+            _name_holder(descriptor, f"pid {os.getpid()}: {command}\n")
         try:
             yield
         finally:
             if not shared:  # the next one to wait, for a reader, must not be told about us
-                os.ftruncate(descriptor, 0)
+                _name_holder(descriptor, "")
     finally:
         os.close(descriptor)
+
+
+def _holder(descriptor: int) -> str:
+    with suppress(OSError):
+        if holder := os.pread(descriptor, 4096, 0).decode("utf-8", "replace").strip():
+            return holder
+    return "unknown process"
+
+
+def _name_holder(descriptor: int, text: str) -> None:
+    """Say in the lock file who holds it; only a message needs it, so a full disk is no failure."""
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text.encode("utf-8", "replace"), 0)

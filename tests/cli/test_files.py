@@ -278,6 +278,25 @@ def test_mounts_come_deepest_first_and_neighbours_with_the_same_beginning_are_no
             subprocess.run(["umount", tmp_path / name], check=True, timeout=20)
 
 
+@needs_root
+def test_a_lock_on_a_full_disk_is_held_all_the_same(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], check=True, timeout=20)
+    try:
+        (disk / "lock").touch()
+        with pytest.raises(OSError, match="No space"):
+            (disk / "filler").write_bytes(b"x" * 100_000)
+        with (
+            exclusive_lock(disk / "lock"),
+            pytest.raises(BusyError, match="unknown process"),
+            exclusive_lock(disk / "lock"),
+        ):
+            pass
+    finally:
+        subprocess.run(["umount", disk], check=True, timeout=20)
+
+
 def test_removing_what_is_gone_is_fine(tmp_path: Path) -> None:
     remove_tree(tmp_path / "absent")
     (tmp_path / "tree" / "below").mkdir(parents=True)
