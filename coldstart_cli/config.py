@@ -12,20 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from coldstart_cli import paths
-from coldstart_cli.errors import ConfigError, near_matches_hint
+from coldstart_cli.errors import ConfigError, UsageError, near_matches_hint
 
 Scalar = str | int | float | bool | None
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One configurable value. Its TOML key may be dotted; `default` is computed at load time."""
+    """One configurable value. Its TOML key may be dotted; `default` is computed when it is needed."""
 
     key: str
     kind: type[str | int | float | bool]
     meaning: str
     default: Callable[[], Scalar]
     since: str = "0.1.0"
+    folder: bool = False
 
     @property
     def variable(self) -> str:
@@ -56,15 +57,21 @@ SETTINGS: tuple[Setting, ...] = (
         str,
         "folder for snapshots, the default store and quarantine",
         lambda: str(paths.default_state_folder()),
+        folder=True,
     ),
     Setting(
         "cache_dir",
         str,
         "folder for chunks that can be fetched again",
         lambda: str(paths.default_cache_folder()),
+        folder=True,
     ),
     Setting(
-        "run_dir", str, "folder for locks, sockets and mount records", lambda: str(paths.default_run_folder())
+        "run_dir",
+        str,
+        "folder for locks, sockets and mount records",
+        lambda: str(paths.default_run_folder()),
+        folder=True,
     ),
     Setting(
         "store", str, "image store: a folder or file:// URL; default `store` in the state folder", _nothing
@@ -91,30 +98,32 @@ _BY_KEY = {setting.key: setting for setting in SETTINGS}
 
 
 class Config:
-    """Settings with where each came from. Typed getters raise nothing: loading has checked the types."""
+    """Settings with where each came from. Loading has checked them; only a default can still be missing."""
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         self._values = dict(values)
 
     def value(self, key: str) -> Value:
+        if key not in self._values:
+            self._values[key] = Value(_BY_KEY[key].default(), "default")
         return self._values[key]
 
     def text(self, key: str) -> str:
-        value = self._values[key].value
+        value = self.value(key).value
         assert isinstance(value, str)
         return value
 
     def optional_text(self, key: str) -> str | None:
-        value = self._values[key].value
+        value = self.value(key).value
         return None if value is None else str(value)
 
     def number(self, key: str) -> float:
-        value = self._values[key].value
+        value = self.value(key).value
         assert isinstance(value, int | float)
         return float(value)
 
     def optional_integer(self, key: str) -> int | None:
-        value = self._values[key].value
+        value = self.value(key).value
         assert value is None or isinstance(value, int)
         return value
 
@@ -136,12 +145,12 @@ class Config:
         return self.optional_text("store") or str(self.state_folder / "store")
 
     def items(self) -> list[tuple[Setting, Value]]:
-        return [(setting, self._values[setting.key]) for setting in SETTINGS]
+        return [(setting, self.value(setting.key)) for setting in SETTINGS]
 
 
 def load(flags: Mapping[str, Scalar] | None = None, config_file: Path | None = None) -> Config:
     """Merge all sources, the weakest first; refuse unknown keys and wrong types by file and key."""
-    values = {setting.key: Value(setting.default(), "default") for setting in SETTINGS}
+    values: dict[str, Value] = {}
     for path, required in _files(config_file):
         values.update(_read_file(path, required=required))
     for setting in SETTINGS:
@@ -155,7 +164,7 @@ def load(flags: Mapping[str, Scalar] | None = None, config_file: Path | None = N
             )
     for key, flag in (flags or {}).items():
         if flag is not None:
-            values[key] = Value(flag, "command line")
+            values[key] = Value(_check_flag(_BY_KEY[key], flag), "command line")
     return Config(values)
 
 
@@ -211,12 +220,31 @@ def _check(path: Path, key: str, value: object) -> Scalar:
     if setting is None:
         raise ConfigError(f"unknown key in {path}: {key}", hint=near_matches_hint(key, _BY_KEY))
     if setting.kind is float and type(value) is int:
-        return float(value)
+        value = float(value)
     # a bool is an int to isinstance; nan and inf would turn a deadline into none
     if type(value) is not setting.kind or (isinstance(value, float) and not math.isfinite(value)):
         raise ConfigError(f"wrong type in {path}: {key} must be {_KIND_NAMES[setting.kind]}")
     assert isinstance(value, str | int | float)
+    if demand := _unmet(setting, value):
+        raise ConfigError(f"wrong value in {path}: {key} must be {demand}: {value}")
     return value
+
+
+def _check_flag(setting: Setting, value: Scalar) -> Scalar:
+    if setting.folder and value:  # a person means the folder below the current one
+        value = os.path.abspath(str(value))
+    if demand := _unmet(setting, value):
+        raise UsageError(f"wrong value on the command line: {setting.key} must be {demand}: {value}")
+    return value
+
+
+def _unmet(setting: Setting, value: Scalar) -> str | None:
+    """What the value should be and is not."""
+    if setting.folder and not os.path.isabs(str(value)):
+        return "an absolute path"
+    if isinstance(value, int | float) and not 0 <= value < math.inf:
+        return "a number, not negative"
+    return None
 
 
 def _parse(setting: Setting, text: str) -> Scalar:
@@ -234,6 +262,8 @@ def _parse(setting: Setting, text: str) -> Scalar:
         raise ConfigError(
             f"wrong value in {setting.variable}: {text}", hint=f"it must be {_KIND_NAMES[setting.kind]}"
         )
+    if demand := _unmet(setting, value):
+        raise ConfigError(f"wrong value in {setting.variable}: {text}", hint=f"it must be {demand}")
     return value
 
 

@@ -82,11 +82,15 @@ _SETTING_OPTIONS: dict[str, Any] = {
     "lock_wait_seconds": Annotated[
         float | None,
         typer.Option(
-            "--lock-wait", metavar="SECONDS", help="Wait this long for a lock that another process holds."
+            "--lock-wait",
+            metavar="SECONDS",
+            min=0,
+            help="Wait this long for a lock that another process holds.",
         ),
     ],
     "health.expect_gpus": Annotated[
-        int | None, typer.Option("--expect-gpus", metavar="N", help="GPUs that this host should have.")
+        int | None,
+        typer.Option("--expect-gpus", metavar="N", min=0, help="GPUs that this host should have."),
     ],
 }
 _SHARED: tuple[tuple[str, Any, Any], ...] = (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli.config import SETTINGS, Value, environment_reference, load
-from coldstart_cli.errors import ConfigError
+from coldstart_cli.errors import ConfigError, UsageError
 
 
 @pytest.fixture
@@ -109,6 +109,11 @@ def test_root_has_no_user_file(system: Path, tmp_path: Path, monkeypatch: pytest
         ("lock_wait_seconds = 'x'", "wrong type in {file}: lock_wait_seconds must be a number", None),
         ("lock_wait_seconds = true", "wrong type in {file}: lock_wait_seconds must be a number", None),
         ("lock_wait_seconds = nan", "wrong type in {file}: lock_wait_seconds must be a number", None),
+        ("lock_wait_seconds = -1", "wrong value in {file}: lock_wait_seconds must be a number, not", None),
+        ("health.expect_gpus = -1", "wrong value in {file}: health.expect_gpus must be a number, not", None),
+        ("state_dir = ''", "wrong value in {file}: state_dir must be an absolute path", None),
+        ("cache_dir = 'c'", "wrong value in {file}: cache_dir must be an absolute path: c", None),
+        ("run_dir = './c'", "wrong value in {file}: run_dir must be an absolute path: ./c", None),
         ("programs = 'x'", "unknown key in {file}: programs", None),
         ("store = ", "configuration file is not valid TOML: {file}", None),
     ],
@@ -133,6 +138,9 @@ def test_a_mistake_in_a_file_names_file_and_key(
         ("COLDSTART_LOCK_WAIT_SECONDS", "nan", "wrong value in COLDSTART_LOCK_WAIT_SECONDS: nan"),
         ("COLDSTART_HEALTH_WARN_PERCENT", "inf", "wrong value in COLDSTART_HEALTH_WARN_PERCENT: inf"),
         ("COLDSTART_HEALTH_EXPECT_GPUS", "1.5", "wrong value in COLDSTART_HEALTH_EXPECT_GPUS: 1.5"),
+        ("COLDSTART_LOCK_WAIT_SECONDS", "-1", "wrong value in COLDSTART_LOCK_WAIT_SECONDS: -1"),
+        ("COLDSTART_STATE_DIR", "here", "wrong value in COLDSTART_STATE_DIR: here"),
+        ("COLDSTART_RUN_DIR", " ", "wrong value in COLDSTART_RUN_DIR:  "),
         ("COLDSTART_STROE", "x", "unknown environment variable: COLDSTART_STROE"),
         ("COLDSTART_CONFIG", "/nonexistent/c.toml", "configuration file does not exist: /nonexistent/c.toml"),
     ],
@@ -144,6 +152,36 @@ def test_a_mistake_in_the_environment_names_the_variable(
     with pytest.raises(ConfigError) as caught:
         load()
     assert caught.value.message == message
+
+
+def test_a_folder_on_the_command_line_may_be_relative_but_not_empty(
+    system: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load({"cache_dir": "c/../d"}).cache_folder == tmp_path / "d"
+    with pytest.raises(UsageError, match="cache_dir must be an absolute path"):
+        load({"cache_dir": ""})
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_a_number_on_the_command_line_is_checked_too(system: Path, value: float) -> None:
+    with pytest.raises(UsageError, match="lock_wait_seconds must be a number, not negative"):
+        load({"lock_wait_seconds": value})
+
+
+def test_a_default_is_computed_only_when_it_is_needed(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    monkeypatch.setattr(Path, "home", unknown)
+    for name in ("COLDSTART_CACHE_DIR", "XDG_CACHE_HOME", "CACHE_DIRECTORY"):
+        monkeypatch.delenv(name, raising=False)
+    config = load()
+    assert config.text("programs.criu") == "criu"
+    with pytest.raises(ConfigError) as caught:
+        config.cache_folder  # noqa: B018 - reading it is the test
+    assert caught.value.hint == "set HOME or COLDSTART_CACHE_DIR to a folder"
 
 
 def test_an_empty_variable_is_an_unset_one(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:

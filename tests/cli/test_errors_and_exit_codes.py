@@ -115,6 +115,8 @@ def test_the_version_is_printed_alone(coldstart: Coldstart) -> None:
         (("doctor", "--jsn"), "no such option: --jsn", ""),
         (("doctor", "extra"), "got unexpected extra argument", "see `coldstart doctor --help`"),
         (("doctor", "--color", "pink"), "invalid value for '--color'", "see `coldstart doctor --help`"),
+        (("health", "quick", "--expect-gpus", "-1"), "invalid value for '--expect-gpus'", ""),
+        (("health", "deep", "--lock-wait", "-1"), "invalid value for '--lock-wait'", ""),
         (("doctor", "--config"), "option '--config' requires an argument", "see `coldstart doctor --help`"),
     ],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli import paths
+from coldstart_cli.errors import ConfigError
 
 FOLDERS = {
     paths.default_state_folder: ("STATE_DIRECTORY", "/var/lib/coldstart", "XDG_STATE_HOME", ".local/state"),
@@ -67,3 +68,24 @@ def test_configuration_comes_from_etc_the_unit_and_the_user(
     assert paths.user_config_file() == tmp_path / ".config/coldstart/config.toml"
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
     assert paths.user_config_file() == tmp_path / ".config/coldstart/config.toml"
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_user_without_a_home_folder_is_told_what_to_set(
+    folder: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    with pytest.raises(ConfigError) as caught:
+        folder()
+    assert caught.value.hint.startswith("set HOME or COLDSTART_")
+    assert paths.user_config_file() is None
+    monkeypatch.setattr(Path, "home", lambda: Path("relative"))
+    with pytest.raises(ConfigError, match="no home folder"):
+        folder()
+    monkeypatch.setenv(FOLDERS[folder][2], "/chosen")
+    assert folder() == Path("/chosen/coldstart")
