@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from coldstart_cli.errors import UsageError
+from coldstart_cli.errors import CannotCreateError, UsageError
 from coldstart_cli.files import atomic_write
 from coldstart_cli.version import __version__
 from coldstart_pool.findings import TableReport
@@ -55,10 +55,14 @@ def write_plan(plan: Plan, path: Path) -> None:
 
 
 def plan_suffix(path: Path) -> str:
-    """`.toml` or `.json`, else refused."""
+    """`.toml` or `.json`, in a folder that exists, else refused."""
     if path.suffix not in {".toml", ".json"}:
         raise UsageError(
             f"a plan file ends in `.toml` or `.json`: {path}", hint=f"pass `--output {path.stem}.toml`"
+        )
+    if not path.parent.is_dir():
+        raise CannotCreateError(
+            f"cannot write the plan: folder does not exist: {path.parent}", hint=f"mkdir -p {path.parent}"
         )
     return path.suffix
 

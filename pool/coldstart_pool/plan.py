@@ -158,9 +158,13 @@ def plan_offers(
     )
 
 
+# a pool a thousand times its peak is a slip of the finger, and less overflows the solver's integers
+_SMALLEST_SHARE = 0.001
+
+
 def _share(option: str, value: float) -> Fraction:
-    if not (math.isfinite(value) and 0 < value <= 1):
-        raise UsageError(f"{option} must be above 0 and at most 1: {value}")
+    if not (math.isfinite(value) and _SMALLEST_SHARE <= value <= 1):
+        raise UsageError(f"{option} must be at least {_SMALLEST_SHARE} and at most 1: {value}")
     return Fraction(str(value))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from coldstart_pool.findings import Finding, Severity
 from coldstart_pool.numbers import decimal_mark
 
 _DELIMITERS = ",;\t|"
+_LINE_END = re.compile(r"\r\n|\r|\n")  # a lone carriage return ends the lines of old Macs
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
@@ -53,7 +55,7 @@ def read_table(path: Path, known: Synonyms, *needed: str, numeric: Sequence[str]
     content = _read(path)
     name = str(path)
     text = _decode(name, content)
-    text, delimiter = _delimiter(text, known)
+    text, delimiter = _delimiter(name, text, known)
     lines = _split(name, text, delimiter)
     if not lines:
         raise DataError(f"{name}: the file is empty", hint="the first line must name the columns")
@@ -107,14 +109,18 @@ def _decode(name: str, content: bytes) -> str:
         ) from error
 
 
-def _delimiter(text: str, known: Synonyms) -> tuple[str, str]:
-    first, _, rest = text.lstrip("\r\n").partition("\n")
+def _delimiter(name: str, text: str, known: Synonyms) -> tuple[str, str]:
+    first, *others = _LINE_END.split(text.lstrip("\r\n"), maxsplit=1)
+    rest = "".join(others)
     if first.strip().lower().startswith("sep=") and len(first.strip()) == len("sep=;"):
         # Excel's own line; kept as an empty one so that line numbers stay true
         return "\n" + rest, first.strip()[-1]
 
     def known_columns(delimiter: str) -> int:
-        headings = next(csv.reader([first], delimiter=delimiter), [])
+        try:
+            headings = next(csv.reader([first], delimiter=delimiter), [])
+        except csv.Error as error:
+            raise DataError(f"{name}: not valid CSV in the first line: {error}") from error
         return len({heading for heading in headings if _is_known(heading, known)})
 
     return text, max(_DELIMITERS, key=lambda delimiter: (known_columns(delimiter), first.count(delimiter)))

@@ -123,6 +123,7 @@ def test_a_missing_column_and_a_missing_file_have_codes_of_their_own(
         ("--service-level", "0"),
         ("--service-level", "nan"),
         ("--peak-utilisation", "1.1"),
+        ("--peak-utilisation", "1e-300"),
         ("--largest-share", "-1"),
         ("--lead-time", "0"),
         ("--output", "plan.yaml"),
@@ -132,6 +133,17 @@ def test_a_policy_out_of_range_is_refused(coldstart: Coldstart, option: tuple[st
     result = coldstart(*tables(), *option)
     assert result.status == 2
     assert option[0] in result.stderr
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_a_plan_goes_into_a_folder_that_exists(
+    coldstart: Coldstart, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    result = coldstart(*tables(), "--output", tmp_path / "absent" / "plan.toml", *more)
+    assert result.status == 73
+    assert f"folder does not exist: {tmp_path}/absent" in result.stderr
+    assert result.stdout == ""
+    assert not (tmp_path / "absent").exists()
 
 
 def test_without_or_tools_the_command_says_what_to_install(coldstart: Coldstart, tmp_path: Path) -> None:

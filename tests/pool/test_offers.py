@@ -30,6 +30,20 @@ def prices(offers: tuple[Offer, ...]) -> dict[tuple[str, int, str], float]:
     return {(offer.provider, offer.gpus_per_instance, offer.market): float(offer.price) for offer in offers}
 
 
+@pytest.mark.parametrize("end", ["\r", "\r\n"])
+def test_lines_may_end_with_a_carriage_return(tmp_path: Path, end: str) -> None:
+    text = (HEADER + "A,eu-1,big,H100,8,23.60,\nB,eu-1,big,H100,8,x,\n").replace("\n", end)
+    offers, report = load_offers(table(tmp_path, text))
+    assert [offer.provider for offer in offers] == ["a"]
+    assert lines(report, Severity.INVALID) == [3]
+    assert len(load_offers(table(tmp_path, f"sep=,{end}{text}"))[0]) == 1
+
+
+def test_a_first_line_that_is_no_csv_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not valid CSV"):
+        load_offers(table(tmp_path, "x" * 200_000 + "\n1\n"))
+
+
 def test_a_clean_table_gives_one_offer_for_each_market(tmp_path: Path) -> None:
     offers, report = load_offers(table(tmp_path, HEADER + "A,eu-1,big,H100,8,23.60,10.00\n"))
     assert [(offer.market, offer.price) for offer in offers] == [
