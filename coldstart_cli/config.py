@@ -220,7 +220,7 @@ def _check(path: Path, key: str, value: object) -> Scalar:
     if setting is None:
         raise ConfigError(f"unknown key in {path}: {key}", hint=near_matches_hint(key, _BY_KEY))
     if setting.kind is float and type(value) is int:
-        value = float(value)
+        value = float(value) if abs(value) < 2**1000 else math.inf  # TOML's integers have no end here
     # a bool is an int to isinstance; nan and inf would turn a deadline into none
     if type(value) is not setting.kind or (isinstance(value, float) and not math.isfinite(value)):
         raise ConfigError(f"wrong type in {path}: {key} must be {_KIND_NAMES[setting.kind]}")

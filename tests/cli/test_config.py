@@ -108,6 +108,7 @@ def test_root_has_no_user_file(system: Path, tmp_path: Path, monkeypatch: pytest
         ),
         ("lock_wait_seconds = 'x'", "wrong type in {file}: lock_wait_seconds must be a number", None),
         ("lock_wait_seconds = true", "wrong type in {file}: lock_wait_seconds must be a number", None),
+        (f"lock_wait_seconds = {10**400}", "wrong type in {file}: lock_wait_seconds must be a number", None),
         ("lock_wait_seconds = nan", "wrong type in {file}: lock_wait_seconds must be a number", None),
         ("lock_wait_seconds = -1", "wrong value in {file}: lock_wait_seconds must be a number, not", None),
         ("health.expect_gpus = -1", "wrong value in {file}: health.expect_gpus must be a number, not", None),
