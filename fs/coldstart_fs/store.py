@@ -111,7 +111,7 @@ def open_store(url: str, *, create: bool = False) -> Store:
         raise PermissionNeededError(f"cannot read image store: {path}", hint="run as root") from error
     except OSError as error:
         raise IoFailure(f"cannot read image store: {marker}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"image store is damaged: {marker} is not JSON") from error
     else:
         _check_schema(content, "coldstart.store", str(marker))
@@ -302,7 +302,7 @@ def read_ref(store: Store, name: str) -> Ref:
         document = json.loads(content)
         _check_schema(document, _REF_SCHEMA, place)
         return Ref(parse_digest(document["image"]), str(document["created"]))
-    except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
         raise DataError(f"image name is damaged: {place}", hint="index the image again") from error
 
 

@@ -122,7 +122,7 @@ def read_bundle(folder: Path) -> dict[str, Any]:
         configuration = json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise DataError(f"bundle has no configuration: {path}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"bundle cannot be read: {path}: {error}") from error
     if not isinstance(configuration, dict):
         raise DataError(f"bundle cannot be read: {path}: it is not an object")

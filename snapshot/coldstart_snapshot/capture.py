@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -83,6 +84,11 @@ def create_snapshot(
     check_name(request.name)
     if (request.container_id is None) == (request.pid is None):
         raise UsageError("name either a container or a process", hint="--container ID, or --pid PID")
+    seconds = request.ready_timeout_seconds
+    if not math.isfinite(seconds) or seconds <= 0:
+        raise UsageError(
+            f"ready timeout is not a positive number of seconds: {seconds:g}", hint="for example 600"
+        )
     if request.ready_url is not None:
         parse_url(request.ready_url)
     require_root("capturing")

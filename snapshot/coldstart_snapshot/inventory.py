@@ -20,7 +20,7 @@ from coldstart_cli.errors import (
     near_matches_hint,
 )
 from coldstart_cli.files import exclusive_lock, fsync_directory, make_directory, remove_tree
-from coldstart_snapshot.manifest import Manifest, check_name, read_manifest
+from coldstart_snapshot.manifest import Manifest, NewerManifestError, check_name, read_manifest
 
 _STAGING_SUFFIX = ".tmp"
 _AT_FDCWD = -100
@@ -37,12 +37,19 @@ class StoredVariant:
 
 @dataclass(frozen=True)
 class DamagedVariant:
-    """A published variant whose manifest cannot be read, and why."""
+    """A published variant whose manifest cannot be read, and why; `newer` when a later coldstart can."""
 
     name: str
     variant: str
     folder: Path
     problem: str
+    newer: bool = False
+
+    @property
+    def hint(self) -> str:
+        if self.newer:
+            return "install a newer coldstart"
+        return f"coldstart snap remove {self.name} --variant {self.variant}"
 
 
 def snapshots_folder(state_folder: Path) -> Path:
@@ -88,7 +95,7 @@ def load_variant(state_folder: Path, name: str, variant: str | None = None) -> S
         )
     found = _load(state_folder, name, variants[0])
     if isinstance(found, DamagedVariant):
-        raise DataError(found.problem, hint=f"coldstart snap remove {name} --variant {variants[0]}")
+        raise DataError(found.problem, hint=found.hint)
     return found
 
 
@@ -193,7 +200,8 @@ def _load(state_folder: Path, name: str, variant: str) -> StoredVariant | Damage
     try:
         manifest = read_manifest(folder)
     except (DataError, NotFoundError) as error:
-        return DamagedVariant(name, variant, folder, error.message)
+        newer = isinstance(error, NewerManifestError)
+        return DamagedVariant(name, variant, folder, error.message, newer)
     if (manifest.name, manifest.variant) != (name, variant):
         problem = f"snapshot folder was renamed: {folder} holds {manifest.name}/{manifest.variant}"
         return DamagedVariant(name, variant, folder, problem)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import math
+import os
 import re
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coldstart_cli.errors import DataError, NotFoundError, UsageError
+from coldstart_cli.errors import DataError, IoFailure, NotFoundError, PermissionNeededError, UsageError
 from coldstart_cli.files import atomic_write
 from coldstart_host.cpu import CpuFacts
 from coldstart_snapshot.roots import RootKind, RootSource
@@ -18,8 +22,13 @@ MANIFEST_NAME = "manifest.toml"
 SCHEMA = "coldstart.snapshot"
 VERSION = 1
 
+_LARGEST_BYTES = 16 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"blake3:[0-9a-f]{64}")
+
+
+class NewerManifestError(DataError):
+    """A manifest of a later coldstart: sound, as far as this one can tell."""
 
 
 @dataclass(frozen=True)
@@ -159,26 +168,49 @@ def read_manifest(folder: Path) -> Manifest:
     """Read and check a variant's manifest; a newer version is refused by name."""
     path = folder / MANIFEST_NAME
     try:
-        document = tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise NotFoundError(f"snapshot has no manifest: {path}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        document = tomllib.loads(_content(path).decode("utf-8"))
+    except RecursionError as error:
+        raise DataError(f"snapshot manifest is damaged: {path}: nested too deeply") from error
+    except ValueError as error:
         raise DataError(f"snapshot manifest is damaged: {path}: {error}") from error
     if document.get("schema") != SCHEMA:
         raise DataError(f"file is not a snapshot manifest: {path}")
     version = document.get("version")
-    if version != VERSION:
-        raise DataError(
+    if isinstance(version, int) and version > VERSION:
+        raise NewerManifestError(
             f"snapshot manifest has version {version}, this coldstart reads version {VERSION}: {path}",
-            hint=f"install coldstart {document.get('coldstart_version', 'of the host that made it')}",
+            hint="install a newer coldstart",
         )
+    if type(version) is not int or version != VERSION:
+        raise DataError(f"snapshot manifest is damaged: {path}: version is {version!r}")
     try:
         return _from_dict(document)
     except DataError as error:
         error.message = f"snapshot manifest is damaged: {path}: {error.message}"
         raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise DataError(f"snapshot manifest is damaged: {path}: {type(error).__name__}: {error}") from error
+
+
+def _content(path: Path) -> bytes:
+    """The whole file; a link, a pipe or a folder in its place is neither followed nor waited for."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise DataError(f"snapshot manifest is damaged: {path}: not a regular file")
+            content = stream.read(_LARGEST_BYTES + 1)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"snapshot has no manifest: {path}") from error
+    except PermissionError as error:
+        raise PermissionNeededError(f"cannot read snapshot manifest: {path}", hint="run as root") from error
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR}:
+            raise DataError(f"snapshot manifest is damaged: {path}: not a regular file") from error
+        raise IoFailure(f"cannot read snapshot manifest: {path}: {error.strerror}") from error
+    if len(content) > _LARGEST_BYTES:
+        raise DataError(f"snapshot manifest is damaged: {path}: larger than {_LARGEST_BYTES} bytes")
+    return content
 
 
 def _from_dict(document: Mapping[str, Any]) -> Manifest:
@@ -188,8 +220,8 @@ def _from_dict(document: Mapping[str, Any]) -> Manifest:
     if kind not in {"container", "process"}:
         raise ValueError(f"kind is {kind!r}")
     return Manifest(
-        name=check_name(document["name"]),
-        variant=check_name(document["variant"]),
+        name=_stored_name(document["name"]),
+        variant=_stored_name(document["variant"]),
         created=document["created"],
         coldstart_version=document["coldstart_version"],
         kind=kind,
@@ -209,10 +241,24 @@ def _from_dict(document: Mapping[str, Any]) -> Manifest:
         network=process["network"],
         listen=tuple(process["listen"]),
         output_keys=tuple(process["output_keys"]),
-        ready=ReadyCheck(ready["url"], float(ready["timeout_seconds"])) if ready is not None else None,
+        ready=_ready(ready) if ready is not None else None,
         gpu=_gpu(gpu) if gpu is not None else None,
         timings={name: float(seconds) for name, seconds in document.get("timings", {}).items()},
     )
+
+
+def _stored_name(name: str) -> str:
+    try:
+        return check_name(name)
+    except UsageError as error:
+        raise DataError(error.message) from error
+
+
+def _ready(table: Mapping[str, Any]) -> ReadyCheck:
+    seconds = float(table["timeout_seconds"])
+    if not math.isfinite(seconds) or seconds < 0:
+        raise ValueError(f"ready timeout is {seconds}")
+    return ReadyCheck(table["url"], seconds)
 
 
 def _file(entry: Mapping[str, Any]) -> SnapshotFile:

@@ -7,14 +7,15 @@ import signal
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from coldstart_cli.errors import BusyError, NotFoundError, UnavailableError
+from coldstart_cli.errors import BusyError, IoFailure, NotFoundError, PermissionNeededError, UnavailableError
 from coldstart_cli.process import start_ticks
 
 _COMMAND_LIMIT_BYTES = 4096
+_KERNEL_THREAD = 0x00200000
 _OUTPUT_DESCRIPTORS = frozenset({1, 2})
 
 
@@ -49,6 +50,47 @@ class OpenFile:
         return f"file[{self.mount_id:x}:{self.inode:x}]"
 
 
+@contextmanager
+def looking_at(pid: int) -> Iterator[None]:
+    """Turn what the kernel answers about a process in /proc into words."""
+    try:
+        yield
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise NotFoundError(f"no such process: {pid}") from error
+    except PermissionError as error:
+        raise PermissionNeededError(
+            f"cannot look into process {pid} ({process_name(pid)})",
+            hint="run as root with CAP_SYS_PTRACE, outside of any container",
+        ) from error
+    except OSError as error:
+        raise IoFailure(f"cannot look into process {pid}: {error.strerror}") from error
+
+
+def namespace(pid: int, kind: str) -> str:
+    """The namespace of a process as the kernel names it."""
+    with looking_at(pid):
+        return os.readlink(f"/proc/{pid}/ns/{kind}")
+
+
+def is_kernel_thread(pid: int) -> bool:
+    with looking_at(pid):
+        fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    return bool(int(fields[6]) & _KERNEL_THREAD)
+
+
+def own_ancestors() -> frozenset[int]:
+    """This process and all it descends from."""
+    pid = os.getpid()
+    found = set()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        try:
+            pid = _stat_fields(pid)[1]
+        except OSError:
+            break
+    return frozenset(found)
+
+
 def process_tree(root_pid: int) -> tuple[ProcessFacts, ...]:
     """The process and all its descendants, parents before children."""
     children: dict[int, list[int]] = {}
@@ -63,7 +105,8 @@ def process_tree(root_pid: int) -> tuple[ProcessFacts, ...]:
             found.append(_facts(pid))
         except OSError as error:
             if pid == root_pid:
-                raise NotFoundError(f"no such process: {root_pid}") from error
+                with looking_at(pid):
+                    raise error
             continue  # it ended while we looked
         waiting += children.get(pid, [])
     return tuple(found)
@@ -91,7 +134,7 @@ def open_files(pids: Iterable[int]) -> Iterator[OpenFile]:
         folder = f"/proc/{pid}/fd"
         try:
             numbers = os.listdir(folder)
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             continue
         except PermissionError as error:
             raise UnavailableError(
@@ -104,7 +147,8 @@ def open_files(pids: Iterable[int]) -> Iterator[OpenFile]:
 
 def mount_ids(pid: int) -> frozenset[int]:
     """The mounts that a process can see, by the kernel's mount number."""
-    lines = Path(f"/proc/{pid}/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
+    with looking_at(pid):
+        lines = Path(f"/proc/{pid}/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
     return frozenset(int(line.split(" ", 1)[0]) for line in lines)
 
 

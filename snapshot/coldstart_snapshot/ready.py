@@ -47,6 +47,9 @@ def parse_url(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        # the resolver refuses a label of over 63 characters, the request line what is not ASCII
+        (parts.hostname or "").encode("idna")
+        (parts.path + parts.query).encode("ascii")
     except ValueError:
         usable = False
     if not usable:
@@ -68,7 +71,7 @@ def _ask(target: SplitResult, timeout_seconds: float) -> str:
         return str(response.status)
     except TimeoutError:
         return f"no answer within {timeout_seconds:.1f} s"
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, UnicodeError, http.client.HTTPException) as error:
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
     finally:
         connection.close()

@@ -196,7 +196,10 @@ def _candidates(
     stored = [entry for entry in found if isinstance(entry, StoredVariant)]
     damaged = [entry for entry in found if isinstance(entry, DamagedVariant)]
     if not stored:
-        raise DataError(damaged[0].problem, hint=f"coldstart snap remove {name}, then capture again")
+        # what a newer coldstart can read must not be removed on our advice
+        entry = next((entry for entry in damaged if entry.newer), damaged[0])
+        hint = entry.hint if entry.newer else f"coldstart snap remove {name}, then capture again"
+        raise DataError(entry.problem, hint=hint)
     return stored, tuple(entry.problem for entry in damaged)
 
 

@@ -32,7 +32,7 @@ def default_profile(
             profile = json.loads(path.read_bytes())
         except FileNotFoundError:
             continue
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise DataError(f"seccomp profile cannot be read: {path}: {error}") from error
         return convert_profile(profile, frozenset(capabilities), os.uname().machine, os.uname().release)
     return None

@@ -14,9 +14,12 @@ from coldstart_snapshot.processes import (
     OpenFile,
     ProcessFacts,
     is_alive,
+    is_kernel_thread,
     mount_ids,
+    namespace,
     open_files,
     output_files,
+    own_ancestors,
     process_name,
     process_tree,
 )
@@ -80,6 +83,7 @@ class TargetFacts:
 def container_target(runc: Runc, container_id: str, root: RootSource | None = None) -> ContainerTarget:
     """The running container of that id; its root is detected unless given."""
     state = running_container(runc, container_id)
+    _refuse_own_tree(state.pid, f"container {container_id}")
     return ContainerTarget(
         pid=state.pid,
         ticks=start_ticks(state.pid),
@@ -95,7 +99,13 @@ def process_target(pid: int) -> ProcessTarget:
     root = process_tree(pid)[0]
     if not is_alive(pid):
         raise NotFoundError(f"process has ended: {pid}")
-    if os.readlink(f"/proc/{pid}/ns/pid") != os.readlink("/proc/self/ns/pid"):
+    if is_kernel_thread(pid):
+        raise DataError(
+            f"process {pid} ({process_name(pid)}) is a kernel thread: there is nothing to capture",
+            hint="name the server's process",
+        )
+    _refuse_own_tree(pid, f"process {pid}")
+    if namespace(pid, "pid") != namespace(os.getpid(), "pid"):
         raise DataError(f"process {pid} runs inside a container", hint="capture it as one: `--container ID`")
     if root.session != pid:
         raise DataError(
@@ -123,7 +133,7 @@ def target_facts(target: Target) -> TargetFacts:
         inside = _pipe_readers(files)
         pipes -= inside
     keys = tuple(sorted(file.key for file in outputs))
-    shared = os.readlink(f"/proc/{target.pid}/ns/net") == os.readlink("/proc/self/ns/net")
+    shared = namespace(target.pid, "net") == namespace(os.getpid(), "net")
     deleted = {(file.mount_id, file.inode): file.deleted_bytes for file in files if file.deleted_bytes}
     return TargetFacts(
         tree=tree,
@@ -155,6 +165,15 @@ def prove_serving(target: Target, url: str | None, timeout_seconds: float) -> st
         return f"{target.label} runs"
     wait_ready(url, timeout_seconds, pid=target.pid)
     return f"{target.label} runs and answers"
+
+
+def _refuse_own_tree(pid: int, label: str) -> None:
+    """Refuse what we descend from: it would freeze us with it, and nobody would thaw it."""
+    if pid in own_ancestors():
+        raise DataError(
+            f"{label} cannot be captured: coldstart itself is in that tree",
+            hint="start the server with `setsid` from elsewhere",
+        )
 
 
 def _strangers(target: ContainerTarget, pids: list[int]) -> tuple[str, ...]:

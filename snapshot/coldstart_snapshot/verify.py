@@ -90,7 +90,7 @@ def remember_verified(folder: Path, manifest: Manifest, run_folder: Path) -> Non
 def _remembered(record: Path) -> object:
     try:
         return json.loads(record.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 

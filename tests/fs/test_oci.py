@@ -285,6 +285,14 @@ def test_a_configuration_of_wrong_types_is_damage(
         (lambda folder: (folder / "oci-layout").write_text("?"), "not JSON"),
         (lambda folder: (folder / "index.json").unlink(), "file is missing: .*index.json"),
         (lambda folder: (folder / "index.json").write_text("[]"), "not a JSON object: .*index.json"),
+        (
+            lambda folder: (folder / "index.json").write_text("[" * 100_000),
+            "nested too deeply: .*index.json",
+        ),
+        (
+            lambda folder: write_index(folder, [write_blob(folder, b"[" * 100_000, MANIFEST)]),
+            "nested too deeply: .*sha256",
+        ),
         (lambda folder: (folder / "index.json").write_text("{}"), "no list of manifests"),
         (lambda folder: write_index(folder, []), "holds no image"),
         (

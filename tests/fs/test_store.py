@@ -135,7 +135,7 @@ def test_a_newer_store_is_refused(store: Store, tmp_path: Path) -> None:
         open_store(str(tmp_path / "store"))
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"schema": "other", "version": 1}'])
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"schema": "other", "version": 1}', "[" * 100_000])
 def test_a_damaged_marker_is_named(store: Store, tmp_path: Path, content: str) -> None:
     (tmp_path / "store/coldstart-store.json").write_text(content)
     with pytest.raises(DataError, match="coldstart-store"):
@@ -185,6 +185,7 @@ def test_names_that_cannot_be_are_refused(store: Store, name: str) -> None:
         '{"schema": "coldstart.ref", "version": 1}',
         '{"schema": "coldstart.ref", "version": 1, "image": 3, "created": ""}',
         '{"schema": "coldstart.ref", "version": 9}',
+        "[" * 100_000,
     ],
 )
 def test_a_damaged_reference_is_named(store: Store, content: str) -> None:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from coldstart_cli.config import load
 from coldstart_cli.errors import DataError, NotFoundError, UsageError
-from coldstart_snapshot.manifest import MANIFEST_NAME, check_name, read_manifest, write_manifest
+from coldstart_snapshot.inventory import DamagedVariant, StoredVariant, list_variants, load_variant
+from coldstart_snapshot.manifest import (
+    MANIFEST_NAME,
+    ReadyCheck,
+    check_name,
+    read_manifest,
+    write_manifest,
+)
+from coldstart_snapshot.restore import plan_restore
 from snapshot.made import make_variant, manifest_of
 
 
@@ -17,8 +29,6 @@ def test_everything_comes_back(tmp_path: Path) -> None:
 
 
 def test_what_does_not_apply_is_left_out(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     plain = replace(manifest_of("web"), kind="process", runc_version=None, root=None, ready=None, gpu=None)
     write_manifest(tmp_path, plain)
     text = (tmp_path / MANIFEST_NAME).read_text()
@@ -30,6 +40,12 @@ def test_what_does_not_apply_is_left_out(tmp_path: Path) -> None:
     ("old", "new", "message"),
     [
         ("version = 1\n", "version = 2\n", "has version 2, this coldstart reads version 1"),
+        ("version = 1\n", 'version = "x"\n', "damaged: .*version is 'x'"),
+        ("version = 1\n", "version = 0\n", "damaged: .*version is 0"),
+        ("version = 1\n", "version = 1\nx = " + "[" * 100_000, "damaged: .*nested too deeply"),
+        ('name = "web"', 'name = "../web"', "damaged: .*invalid snapshot name"),
+        ('variant = "', 'variant = "/', "damaged: .*invalid snapshot name"),
+        ("root_pid = 1", "root_pid = inf", "damaged: .*infinity"),
         ("coldstart.snapshot", "coldstart.spec", "not a snapshot manifest"),
         ("[cpu]", "[cpu", "damaged"),
         ('kind = "container"', 'kind = "pod"', "kind is 'pod'"),
@@ -50,6 +66,57 @@ def test_a_newer_or_damaged_manifest_is_refused_by_name(
     with pytest.raises(DataError, match=message) as caught:
         read_manifest(folder)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1.0"])
+def test_a_ready_timeout_that_is_none_is_damage(tmp_path: Path, seconds: str) -> None:
+    plain = replace(manifest_of("web"), ready=ReadyCheck("http://127.0.0.1:1/", 77.0))
+    write_manifest(tmp_path, plain)
+    path = tmp_path / MANIFEST_NAME
+    path.write_text(path.read_text().replace("timeout_seconds = 77.0", f"timeout_seconds = {seconds}"))
+    with pytest.raises(DataError, match="ready timeout is"):
+        read_manifest(tmp_path)
+
+
+def test_a_newer_manifest_is_not_to_be_removed(tmp_path: Path) -> None:
+    folder, manifest = make_variant(tmp_path, "web")
+    path = folder / MANIFEST_NAME
+    path.write_text(path.read_text().replace("version = 1\n", "version = 2\n", 1))
+    (found,) = list_variants(tmp_path, "web")
+    assert isinstance(found, DamagedVariant)
+    assert found.newer
+    for variant in (None, manifest.variant):
+        with pytest.raises(DataError, match="has version 2") as caught:
+            load_variant(tmp_path, "web", variant)
+        assert caught.value.hint == "install a newer coldstart"
+        with pytest.raises(DataError, match="has version 2") as caught:
+            plan_restore("web", load({"state_dir": str(tmp_path)}), variant=variant)
+        assert caught.value.hint == "install a newer coldstart"
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda path: path.mkdir(),
+        os.mkfifo,
+        lambda path: path.symlink_to("elsewhere"),
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.write_bytes(b"#" * ((16 << 20) + 1)),
+    ],
+    ids=["folder", "fifo", "dangling link", "link", "huge"],
+)
+def test_something_else_in_its_place_is_damage_and_hides_no_other_variant(
+    tmp_path: Path, place: Callable[[Path], object]
+) -> None:
+    make_variant(tmp_path, "api")
+    folder, _ = make_variant(tmp_path, "web")
+    (folder / MANIFEST_NAME).unlink()
+    place(folder / MANIFEST_NAME)
+    with pytest.raises(DataError, match=r"damaged: .*manifest.toml: (not a regular file|larger than)"):
+        read_manifest(folder)
+    sound, damaged = list_variants(tmp_path)
+    assert isinstance(sound, StoredVariant)
+    assert isinstance(damaged, DamagedVariant)
 
 
 def test_an_absent_manifest_is_not_found(tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 
 from coldstart_cli.errors import BusyError, UsageError
-from coldstart_snapshot.ready import ServerEndedError, wait_ready
+from coldstart_snapshot.ready import ServerEndedError, _ask, wait_ready
 from snapshot.servers import free_port, url
 
 
@@ -56,7 +57,22 @@ def test_a_server_that_ended_is_not_waited_for() -> None:
         wait_ready(url(free_port()), 60, pid=child.pid)
 
 
-@pytest.mark.parametrize("bad", ["8000", "ftp://x/", "http://", "http://127.0.0.1:0/", "http://h:99999/"])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "8000",
+        "ftp://x/",
+        "http://",
+        "http://127.0.0.1:0/",
+        "http://h:99999/",
+        f"http://{'h' * 64}/",
+        "http://h/ü",
+    ],
+)
 def test_an_url_that_cannot_be_asked_is_refused(bad: str) -> None:
     with pytest.raises(UsageError, match="ready URL cannot be used"):
         wait_ready(bad, 1)
+
+
+def test_an_address_that_cannot_be_encoded_is_an_answer_and_no_traceback() -> None:
+    assert "label" in _ask(urlsplit(f"http://{'h' * 64}/"), 1)

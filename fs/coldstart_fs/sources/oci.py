@@ -200,6 +200,8 @@ def _reading(layer: Blob) -> Iterator[TarReader]:
 def _parse(content: bytes, path: Path) -> dict[str, Any]:
     try:
         document = json.loads(content)
+    except RecursionError as error:
+        raise DataError(f"JSON is nested too deeply: {path}") from error
     except ValueError as error:
         raise DataError(f"not JSON: {path}") from error
     if not isinstance(document, dict):
