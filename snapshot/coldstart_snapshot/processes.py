@@ -103,10 +103,10 @@ def process_tree(root_pid: int) -> tuple[ProcessFacts, ...]:
         pid = waiting.pop(0)
         try:
             found.append(_facts(pid))
-        except OSError as error:
+        except OSError:
             if pid == root_pid:
                 with looking_at(pid):
-                    raise error
+                    raise
             continue  # it ended while we looked
         waiting += children.get(pid, [])
     return tuple(found)
