@@ -59,7 +59,7 @@ class Replica:
         """Hold the name; take down what a crashed launch of it left; take everything down at the end."""
         try:
             with exclusive_lock(self._lock, wait_seconds=self.config.number("lock_wait_seconds")):
-                if self._record_path.exists() or self.scratch.exists():
+                if self.left_anything():
                     note(f"taking down what an earlier launch of `{self.name}` left")
                     self.take_down()
                 make_directory(self.folder, mode=0o700)
@@ -102,6 +102,10 @@ class Replica:
         record = self.read()
         assert record is not None
         self.write(record)
+
+    def left_anything(self) -> bool:
+        """Whether a launch of this name made something that is still there."""
+        return self.folder.exists() or self.scratch.exists()
 
     def take_down(self) -> None:
         """Container, mounts, then folders and record once those are gone; the first failure is raised."""

@@ -66,7 +66,7 @@ def stop_replica(name: str, config: Config) -> None:
     """Ask a replica's supervisor to take it down, or take down what a dead one left."""
     replica = Replica(name, config)
     record = replica.read()
-    if record is None and not replica.is_held():
+    if not replica.left_anything() and not replica.is_held():
         hint = near_matches_hint(name, replica_names(config))
         raise NotFoundError(f"no replica of that name runs here: {name}", hint=hint)
     if replica.is_held():

@@ -144,4 +144,4 @@ def test_a_wrong_threshold_is_a_configuration_error(coldstart: Coldstart, driver
 
 
 def test_a_negative_count_is_refused(coldstart: Coldstart, driver: GpuDriver) -> None:
-    assert quick(coldstart, driver, "--expect-gpus", "-1").status == 78
+    assert quick(coldstart, driver, "--expect-gpus", "-1").status == 2
