@@ -6,11 +6,14 @@ import faulthandler
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from types import FrameType
 
 from coldstart_cli.errors import ExitCode, Terminated
 
 _RETRY_SECONDS = 0.005
+_WRITE_RETRIES = 40
+_STREAMS = os.path.join(os.path.dirname(__file__), "streams.py")
 
 
 def install_signal_handlers() -> None:
@@ -34,35 +37,46 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: os._exit(ExitCode.TERMINATED))
-    _raise_outside_imports(Terminated, frame)
+    _raise_when_safe(Terminated, frame)
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
     del signum
     signal.signal(signal.SIGINT, lambda *_: os._exit(ExitCode.INTERRUPTED))
-    _raise_outside_imports(KeyboardInterrupt, frame)
+    _raise_when_safe(KeyboardInterrupt, frame)
 
 
-def _raise_outside_imports(kind: type[BaseException], frame: FrameType | None) -> None:
-    """Raise now, or, while the main thread imports, a little later.
+def _raise_when_safe(
+    kind: type[BaseException], frame: FrameType | None, patience: int = _WRITE_RETRIES
+) -> None:
+    """Raise now, or, while the main thread imports or writes its answer, a little later.
+
+    An answer whose write is left between the system call and its return would be written twice. A write
+    that blocks, on a pipe that nobody reads, is waited for only so long.
 
     CPython 3.11 loses an exception that a handler raises in an import's weakref callbacks, and
     leaves the lock of the module held: every other thread that imports it then waits for ever.
     """
-    if not _importing(frame):
+    if not _importing(frame) and not (patience > 0 and _writing(frame)):
         raise kind
 
     def retry(signum: int, frame: FrameType | None) -> None:
         del signum
-        _raise_outside_imports(kind, frame)
+        _raise_when_safe(kind, frame, patience - 1)
 
     signal.signal(signal.SIGALRM, retry)
     signal.setitimer(signal.ITIMER_REAL, _RETRY_SECONDS)
 
 
 def _importing(frame: FrameType | None) -> bool:
+    return any(name.startswith("<frozen importlib") for name in _files(frame))
+
+
+def _writing(frame: FrameType | None) -> bool:
+    return _STREAMS in _files(frame)
+
+
+def _files(frame: FrameType | None) -> Iterator[str]:
     while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
+        yield frame.f_code.co_filename
         frame = frame.f_back
-    return False

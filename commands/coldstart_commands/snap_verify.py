@@ -25,16 +25,19 @@ def command(shell: Shell, name: NameArgument, variant: VariantOption = None) -> 
     variants = list_variants(folder, name) if variant is None else (load_variant(folder, name, variant),)
     documents = []
     damaged = []
+    newer = None
     for found in variants:
         if isinstance(found, DamagedVariant):
             label, result = found.variant, VerifyResult(0, 0, (found.problem,))
+            newer = found if found.newer else newer
         else:
             label, result = found.manifest.variant, check_files(found.folder, found.manifest)
         for problem in result.problems:
             shell.printer.warning(f"{name}/{label}: {problem}")
-        if result.problems:
+        unreadable = isinstance(found, DamagedVariant) and found.newer
+        if result.problems and not unreadable:
             damaged.append(label)
-        verdict = "damaged" if result.problems else "sound"
+        verdict = "of a newer version" if unreadable else "damaged" if result.problems else "sound"
         shell.printer.answer(
             f"{name}/{label}: {verdict}, {result.files} files, {result.size_bytes / 1e6:.1f} MB"
         )
@@ -47,9 +50,13 @@ def command(shell: Shell, name: NameArgument, variant: VariantOption = None) -> 
                 "problems": list(result.problems),
             }
         )
-    shell.printer.document("snap.verify", 1, {"name": name, "sound": not damaged, "variants": documents})
+    shell.printer.document(
+        "snap.verify", 1, {"name": name, "sound": not damaged and newer is None, "variants": documents}
+    )
     if damaged:
         raise DataError(
             f"snapshot is damaged: {name}: {', '.join(damaged)}",
             hint=f"coldstart snap remove {name} --variant {damaged[0]}, then capture again",
         )
+    if newer is not None:
+        raise DataError(newer.problem, hint=newer.hint)

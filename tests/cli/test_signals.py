@@ -100,3 +100,25 @@ def test_a_signal_during_an_import_is_raised_after_it(
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=15, check=False
     )
     assert (done.returncode, done.stdout) == (status, "imported\n")
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_signal_while_the_answer_is_written_neither_repeats_it_nor_waits_for_a_reader(full: bool) -> None:
+    script = (
+        "import coldstart_cli.app as app\n"
+        "def dispatch(arguments):\n"
+        " print('ready', flush=True)\n"
+        f" text = 'x' * {1 << 20 if full else 1}\n"
+        " while True: print(text, flush=True)\n"
+        "app._dispatch = dispatch\napp.main([])\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as command:
+        assert command.stdout is not None
+        assert command.stdout.readline() == b"ready\n"
+        command.send_signal(signal.SIGTERM)
+        if full:  # nobody reads any more
+            assert command.wait(timeout=10) == 143
+            return
+        rest = command.stdout.read()
+        assert command.wait(timeout=10) == 143
+    assert set(rest.splitlines()) <= {b"x"}

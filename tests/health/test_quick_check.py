@@ -11,7 +11,7 @@ import pytest
 
 from coldstart_cli import config as configuration
 from coldstart_cli.config import Scalar
-from coldstart_cli.errors import ConfigError
+from coldstart_cli.errors import ConfigError, UsageError
 from coldstart_health import checks
 from coldstart_health.pressure import HostPressure
 from coldstart_health.verdict import HealthReport, Verdict
@@ -225,7 +225,7 @@ def test_the_operators_word_replaces_a_damaged_record(driver: GpuDriver) -> None
 
 
 def test_a_negative_expectation_is_refused() -> None:
-    with pytest.raises(ConfigError, match="must not be negative: -1"):
+    with pytest.raises(UsageError, match="not negative: -1"):
         quick(expect=-1)
 
 
