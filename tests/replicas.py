@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,19 @@ class Replica:
 
     def stop(self) -> Result:
         return self.launch("--stop")
+
+    def foreground(self, *arguments: str | Path) -> subprocess.Popen[bytes]:
+        """Start a command that stays, and wait until it says that the replica is ready."""
+        process = subprocess.Popen(
+            [self.coldstart.program, *arguments],
+            env=self.coldstart.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        assert b"ready after" in process.stdout.readline()
+        return process
 
     def write(self, **changes: str) -> None:
         """Change lines `KEY = VALUE` of the specification, or add them."""

@@ -82,14 +82,7 @@ def test_a_second_launch_of_a_name_is_refused_and_the_first_goes_on(replica: Rep
 
 
 def test_sigterm_takes_a_foreground_launch_down_in_order(replica: Replica) -> None:
-    process = subprocess.Popen(
-        [replica.coldstart.program, "launch", replica.spec],
-        env=replica.coldstart.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    assert process.stdout is not None
-    assert b"ready after" in process.stdout.readline()
+    process = replica.foreground("launch", replica.spec)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
     assert process.returncode == 143
@@ -167,14 +160,7 @@ def test_a_server_that_ends_at_once_is_told_from_one_that_is_slow(replica: Repli
 
 
 def test_a_replica_that_ends_by_itself_ends_the_launch_with_its_last_words(replica: Replica) -> None:
-    process = subprocess.Popen(
-        [replica.coldstart.program, "launch", replica.spec],
-        env=replica.coldstart.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert b"ready after" in process.stdout.readline()
+    process = replica.foreground("launch", replica.spec)
     ask(replica.port)
     with pytest.raises(OSError):
         ask(replica.port, "/exit")
@@ -344,14 +330,7 @@ def test_a_detached_replica_stays_when_its_answer_cannot_be_written(replica: Rep
 
 
 def test_a_replica_whose_image_server_died_is_ended_with_that_reason(replica: Replica) -> None:
-    process = subprocess.Popen(
-        [replica.coldstart.program, "launch", replica.spec],
-        env=replica.coldstart.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert b"ready after" in process.stdout.readline()
+    process = replica.foreground("launch", replica.spec)
     os.kill(image_servers(replica)[0], signal.SIGKILL)
     _, complaint = process.communicate(timeout=30)
     assert process.returncode == 1
@@ -360,14 +339,7 @@ def test_a_replica_whose_image_server_died_is_ended_with_that_reason(replica: Re
 
 
 def test_a_lost_terminal_takes_a_foreground_launch_down_in_order(replica: Replica) -> None:
-    process = subprocess.Popen(
-        [replica.coldstart.program, "launch", replica.spec],
-        env=replica.coldstart.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    assert process.stdout is not None
-    assert b"ready after" in process.stdout.readline()
+    process = replica.foreground("launch", replica.spec)
     process.send_signal(signal.SIGHUP)
     process.communicate(timeout=30)
     assert process.returncode == 143

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -42,14 +41,7 @@ def test_a_snapshot_alone_brings_the_server_back_under_its_own_and_another_id(
 
 
 def test_a_restore_in_the_foreground_ends_with_sigterm(replica: Replica, snapshot: str) -> None:
-    process = subprocess.Popen(
-        [replica.coldstart.program, "snap", "restore", snapshot],
-        env=replica.coldstart.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    assert process.stdout is not None
-    assert b"restored from" in process.stdout.readline()
+    process = replica.foreground("snap", "restore", snapshot)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
     assert process.returncode == 143
@@ -132,14 +124,7 @@ def test_a_plain_process_comes_back_by_command_and_ends_with_it(replica: Replica
         created = replica.coldstart("snap", "create", "process", "--pid", str(pid), "--stop")
         assert created.status == 0, created.stderr
         wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the original to end")
-        process = subprocess.Popen(
-            [replica.coldstart.program, "snap", "restore", "process"],
-            env=replica.coldstart.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        assert process.stdout is not None
-        assert b"restored from" in process.stdout.readline()
+        process = replica.foreground("snap", "restore", "process")
         assert ask(replica.port) == "2"
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=30)
