@@ -107,10 +107,10 @@ def mounts_below(path: Path) -> list[str]:
     return sorted(found, key=len, reverse=True)
 
 
-def mountinfo() -> Iterator[list[str]]:
+def mountinfo(table: Path = Path("/proc/self/mountinfo")) -> Iterator[list[str]]:
     """The fields of each mount, still escaped; see `unescape_mountinfo`."""
     # by b"\n" and " " alone: names may hold every other character that str.split takes for a separator
-    for line in Path("/proc/self/mountinfo").read_bytes().split(b"\n"):
+    for line in table.read_bytes().split(b"\n"):
         if line:
             yield line.decode("utf-8", "surrogateescape").split(" ")
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coldstart_cli.errors import BusyError, IoFailure, NotFoundError, PermissionNeededError, UnavailableError
+from coldstart_cli.files import mountinfo
 from coldstart_cli.process import start_ticks
 
 _COMMAND_LIMIT_BYTES = 4096
@@ -148,8 +149,7 @@ def open_files(pids: Iterable[int]) -> Iterator[OpenFile]:
 def mount_ids(pid: int) -> frozenset[int]:
     """The mounts that a process can see, by the kernel's mount number."""
     with looking_at(pid):
-        lines = Path(f"/proc/{pid}/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
-    return frozenset(int(line.split(" ", 1)[0]) for line in lines)
+        return frozenset(int(fields[0]) for fields in mountinfo(Path(f"/proc/{pid}/mountinfo")))
 
 
 def output_files(pids: Iterable[int], *, outside: frozenset[int] | None = None) -> tuple[OpenFile, ...]:

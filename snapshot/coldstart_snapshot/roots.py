@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from coldstart_cli import files
 from coldstart_cli.files import unescape_mountinfo
 
 _IMAGE_PREFIX = "coldstart:"
@@ -66,12 +67,11 @@ def detect_root(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> R
 def read_mounts(mountinfo: Path) -> tuple[MountEntry, ...]:
     """The mount table, in the order of mounting."""
     entries = []
-    for line in mountinfo.read_text("utf-8", "surrogateescape").splitlines():
-        left, _, right = line.partition(" - ")
-        filesystem, source, options = right.split(" ", 2)
+    for fields in files.mountinfo(mountinfo):
+        filesystem, source, options = fields[fields.index("-") + 1 :]
         entries.append(
             MountEntry(
-                point=unescape_mountinfo(left.split(" ")[4]),
+                point=unescape_mountinfo(fields[4]),
                 filesystem=filesystem,
                 source=unescape_mountinfo(source),
                 options=tuple(_split_options(unescape_mountinfo(options))),
