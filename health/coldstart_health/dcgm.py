@@ -37,6 +37,18 @@ _EMBEDDED = "unable to establish a connection to the specified host"
 
 
 @dataclass(frozen=True)
+class DcgmOutput:
+    """What `dcgmi diag` left: `status` is None where its deadline passed, `words` the end of its messages."""
+
+    level: int
+    status: int | None
+    text: str
+    words: str
+    duration_seconds: float
+    kept: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """What a diagnosis came to. `labels`: every GPU it saw, by subject."""
 
@@ -48,6 +60,11 @@ class Diagnosis:
 
 def diagnose(config: Config, *, level: int, deadline_seconds: float, gpus: Sequence[GpuFacts]) -> Diagnosis:
     """Run one level. Raises where DCGM is not there or busy; what it cannot tell is an unknown finding."""
+    return read_output(run_dcgmi(config, level=level, deadline_seconds=deadline_seconds), gpus)
+
+
+def run_dcgmi(config: Config, *, level: int, deadline_seconds: float) -> DcgmOutput:
+    """Run one level and keep what it printed, without an opinion. Raises where dcgmi is not there."""
     program = find_program("dcgmi", config.text("programs.dcgmi"))
     try:
         completed = run(
@@ -58,19 +75,34 @@ def diagnose(config: Config, *, level: int, deadline_seconds: float, gpus: Seque
             grace_seconds=_GRACE_SECONDS,
         )
     except ProgramTimeoutError as error:
-        kept = _keep(config, error.stdout)
+        text = error.stdout.decode("utf-8", "replace")
+        return DcgmOutput(
+            level, None, text, error.message, deadline_seconds, kept=_keep(config, error.stdout)
+        )
+    return DcgmOutput(
+        level,
+        completed.status,
+        completed.text,
+        last_lines(completed.stderr),
+        completed.duration_seconds,
+        kept=_keep(config, completed.stdout),
+    )
+
+
+def read_output(output: DcgmOutput, gpus: Sequence[GpuFacts]) -> Diagnosis:
+    """Findings of what a run printed. Raises where it says that DCGM is not whole or busy."""
+    if output.status is None:
         action = "see `dmesg` for NVRM lines and `systemctl status nvidia-dcgm`"
-        hang = _host("probe_hang", Verdict.UNKNOWN, error.message, action)
-        return Diagnosis((hang, *kept), {}, None, deadline_seconds)
-    kept = _keep(config, completed.stdout)
-    document = parse(completed.text)
-    words = last_lines(completed.stdout) if document is None else ""
+        hang = _host("probe_hang", Verdict.UNKNOWN, output.words, action)
+        return Diagnosis((hang, *output.kept), {}, None, output.duration_seconds)
+    document = parse(output.text)
+    words = last_lines(output.text.encode()) if document is None else ""
     findings = judge(
-        document, status=completed.status, level=level, gpus=gpus, words=words or last_lines(completed.stderr)
+        document, status=output.status, level=output.level, gpus=gpus, words=words or output.words
     )
     labels = {} if document is None else {subject(document, gpu, gpus): f"GPU {gpu}" for gpu in document.gpus}
     version = document.version if document else None
-    return Diagnosis((*findings, *kept), labels, version, completed.duration_seconds)
+    return Diagnosis((*findings, *output.kept), labels, version, output.duration_seconds)
 
 
 def judge(

@@ -7,8 +7,8 @@ from coldstart_cli.errors import BusyError, UnavailableError
 from coldstart_cli.files import exclusive_lock
 from coldstart_cli.process import find_program
 from coldstart_health.checks import HealthRun
-from coldstart_health.dcgm import LEVEL_DEADLINES_SECONDS, diagnose
-from coldstart_health.inventory import may_record
+from coldstart_health.dcgm import LEVEL_DEADLINES_SECONDS, read_output, run_dcgmi
+from coldstart_health.judgement import judge
 from coldstart_health.verdict import HealthReport
 from coldstart_host.gpu import NvmlReading
 
@@ -19,21 +19,17 @@ def deep_check(config: Config, *, level: int = 3, deadline_seconds: float | None
     lock = config.run_folder / "health-deep.lock"
     with exclusive_lock(lock, wait_seconds=config.number("lock_wait_seconds")):
         run = HealthRun(config)
-        known, expected = run.expectation()
-        reading = run.read_gpus(expected, known)
+        run.expectation()
+        reading = run.read_gpus()
         if level > 1:
             refuse_unless_idle(reading)
-        run.add_diagnosis(
-            diagnose(
-                config,
-                level=level,
-                deadline_seconds=deadline_seconds or LEVEL_DEADLINES_SECONDS[level],
-                gpus=[gpu for gpu in reading.gpus if gpu.readable],
-            )
+        output = run_dcgmi(
+            config, level=level, deadline_seconds=deadline_seconds or LEVEL_DEADLINES_SECONDS[level]
         )
-        if may_record(reading, expected):
-            run.record(reading, known)
-        return run.report()
+        read_output(output, reading.gpus)  # raises where DCGM could not run at all
+        run.add_diagnosis(output)
+        run.record()
+        return judge(run.evidence())
 
 
 def refuse_unless_idle(reading: NvmlReading) -> None:

@@ -1,0 +1,48 @@
+"""What a judgement reads, and all it reads: gathered on this host, or recorded on another one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from coldstart_health.inventory import NO_DRIVER_CODES, Inventory
+from coldstart_health.pressure import HostPressure
+from coldstart_health.verdict import CheckRun, Expectation, Finding
+from coldstart_host.gpu import NvmlReading
+from coldstart_host.pci import PciGpu
+
+if TYPE_CHECKING:
+    from coldstart_health.dcgm import DcgmOutput
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Percentages at which a host is degraded and at which it is out; above 100 one is off."""
+
+    warn_percent: float = 80.0
+    fail_percent: float = 90.0
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Facts without an opinion. `checks` are those asked for, each with its error where it was not made.
+
+    `notes` are findings of the gathering itself, such as a record that could not be written.
+    """
+
+    checks: tuple[CheckRun, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    expected: Expectation = field(default_factory=lambda: Expectation(0, "no record", explicit=False))
+    known: Inventory | None = None
+    reading: NvmlReading = field(default_factory=NvmlReading)
+    bus: tuple[PciGpu, ...] = ()
+    pressure: HostPressure | None = None
+    dcgm: DcgmOutput | None = None
+    notes: tuple[Finding, ...] = ()
+    duration_seconds: float = 0.0
+
+    @property
+    def no_gpus(self) -> bool:
+        """NVML says that there is none, or that there is no driver to have one."""
+        fault = self.reading.fault
+        return self.reading.count == 0 or (fault is not None and fault.code in NO_DRIVER_CODES)

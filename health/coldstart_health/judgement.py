@@ -1,0 +1,99 @@
+"""From evidence to a report. Asks nobody and writes nothing: same evidence, same verdict, on any host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from coldstart_cli.errors import ColdstartError
+from coldstart_health.evidence import Evidence
+from coldstart_health.gpu_checks import gpu_findings
+from coldstart_health.host_checks import pressure_findings
+from coldstart_health.inventory import inventory_findings
+from coldstart_health.verdict import (
+    HOST,
+    NOT_CHECKED,
+    CheckRun,
+    Finding,
+    GpuVerdict,
+    HealthReport,
+    Verdict,
+    merged,
+    worst,
+)
+from coldstart_host.gpu import GpuFacts
+
+if TYPE_CHECKING:
+    from coldstart_health.dcgm import Diagnosis
+
+
+def judge(evidence: Evidence) -> HealthReport:
+    """Every finding that the evidence holds. A check that could not be made is an unknown, never ok."""
+    diagnosis, checks = _diagnosis(evidence)
+    findings = merged(_findings(evidence, checks, diagnosis))
+    return HealthReport(
+        findings=findings,
+        gpus=_gpu_verdicts(evidence.reading.gpus, diagnosis, findings),
+        checks=checks,
+        duration_seconds=evidence.duration_seconds,
+        expected=evidence.expected,
+        driver_version=evidence.reading.driver_version,
+        cuda_version=evidence.reading.cuda_version,
+        dcgm_version=diagnosis.version if diagnosis else None,
+        pressure=evidence.pressure,
+    )
+
+
+def _findings(
+    evidence: Evidence, checks: tuple[CheckRun, ...], diagnosis: Diagnosis | None
+) -> Iterator[Finding]:
+    yield from evidence.notes
+    for check in checks:
+        if error := check.error:
+            reason = f"{check.name}{NOT_CHECKED}"
+            yield Finding(reason, Verdict.UNKNOWN, HOST, check.name, error.message, error.hint)
+    for gpu in evidence.reading.gpus:
+        yield from gpu_findings(gpu, evidence.reading.gpus)
+    yield from inventory_findings(evidence.reading, evidence.expected, evidence.bus, evidence.known)
+    if evidence.pressure:
+        limits = evidence.limits
+        yield from pressure_findings(
+            evidence.pressure, warn_percent=limits.warn_percent, fail_percent=limits.fail_percent
+        )
+    if diagnosis:
+        yield from diagnosis.findings
+
+
+def _diagnosis(evidence: Evidence) -> tuple[Diagnosis | None, tuple[CheckRun, ...]]:
+    """DCGM's word; where its output says that it cannot or may not run, the check was not made."""
+    if evidence.dcgm is None:
+        return None, evidence.checks
+    from coldstart_health.dcgm import read_output
+
+    readable = [gpu for gpu in evidence.reading.gpus if gpu.readable]
+    try:
+        return read_output(evidence.dcgm, readable), evidence.checks
+    except ColdstartError as error:
+        failed = CheckRun("dcgm", evidence.dcgm.duration_seconds, error)
+        return None, (*(check for check in evidence.checks if check.name != "dcgm"), failed)
+
+
+def _gpu_verdicts(
+    gpus: tuple[GpuFacts, ...], diagnosis: Diagnosis | None, findings: tuple[Finding, ...]
+) -> tuple[GpuVerdict, ...]:
+    known = {gpu.subject: gpu for gpu in gpus}
+    labels = {subject: f"GPU {gpu.index}" for subject, gpu in known.items()}
+    for subject, label in diagnosis.labels.items() if diagnosis else ():
+        labels.setdefault(subject, label)
+    for finding in findings:
+        if finding.subject.startswith("pci:"):
+            labels.setdefault(finding.subject, "GPU")
+    return tuple(
+        GpuVerdict(
+            subject=subject,
+            verdict=worst(finding.verdict for finding in findings if finding.subject == subject),
+            label=label,
+            facts=known.get(subject),
+        )
+        for subject, label in labels.items()
+    )
