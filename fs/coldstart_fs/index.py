@@ -289,6 +289,11 @@ class ChunkDigests(Sequence[bytes]):
     def __len__(self) -> int:
         return self._count
 
+    def joined(self) -> bytes:
+        """All of them back to back: equal for equal contents cut alike."""
+        content: bytes = self._content[self._offset : self._offset + self._count * DIGEST_BYTES]
+        return content
+
     @overload
     def __getitem__(self, position: int) -> bytes: ...
     @overload

@@ -84,6 +84,17 @@ class Locator:
         for position in range(self.chunk_count):
             yield self._record(position)
 
+    def table(self) -> Iterator[tuple[bytes, int, int, int, int, int, int]]:
+        """Digest, offset, stored size, size, pack number, encoding, 0: `records` for those who read all."""
+        for record in RECORD.iter_unpack(self._map[self._records :]):
+            if record[4] >= self._pack_count:
+                self._damaged(f"no pack {record[4]}")
+            yield record
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._map)
+
     def close(self) -> None:
         self._map.close()
 
