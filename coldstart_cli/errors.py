@@ -111,9 +111,11 @@ class Terminated(BaseException):
     """SIGTERM, raised in the main thread so that context managers unwind."""
 
 
-def near_matches_hint(name: str, candidates: Iterable[str], *, otherwise: str | None = None) -> str | None:
-    """'did you mean ...' from the closest candidates, or `otherwise` when nothing is close."""
+def near_matches_hint(
+    name: str, candidates: Iterable[str], *, otherwise: str | None = None, prefix: str = ""
+) -> str | None:
+    """'did you mean ...' from the closest candidates after a common `prefix`, else `otherwise`."""
     matches = difflib.get_close_matches(name, sorted(set(candidates)), n=3, cutoff=0.6)
     if not matches:
         return otherwise
-    return "did you mean " + " or ".join(f"`{match}`" for match in matches) + "?"
+    return "did you mean " + " or ".join(f"`{prefix}{match}`" for match in matches) + "?"

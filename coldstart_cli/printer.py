@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum, StrEnum
 from typing import Any, TextIO
@@ -71,17 +72,27 @@ class Printer:
             self._stdout.flush()
 
     def table(
-        self, headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()
+        self,
+        headings: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        *,
+        right: Sequence[int] = (),
+        widths: Sequence[int] | None = None,
     ) -> None:
-        """Aligned columns, whole values even when piped; `right` names right-aligned columns."""
+        """Aligned columns, whole values even when piped; `right` names right-aligned columns.
+
+        With `widths`, the least width of each column, rows are printed as they come.
+        """
         if self.json_output:
             return
-        cells = [list(headings), *([_printable(cell, keep="") for cell in row] for row in rows)]
-        widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
-        for number, row in enumerate(cells):
+        cells: Iterable[list[str]] = ([_printable(cell, keep="") for cell in row] for row in rows)
+        if widths is None:
+            cells = list(cells)
+            widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
+        for number, row in enumerate(itertools.chain([headings], cells)):
             line = "  ".join(
-                cell.rjust(widths[column]) if column in right else cell.ljust(widths[column])
-                for column, cell in enumerate(row)
+                cell.rjust(width) if column in right else cell.ljust(width)
+                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
             ).rstrip()
             print(self.style(line, "bold") if number == 0 else line, file=self._stdout)
 

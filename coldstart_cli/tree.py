@@ -42,7 +42,7 @@ TREE: tuple[GroupEntry | CommandEntry, ...] = (
             ("index", "turn an OCI layout or a root folder into an index and packs in a store"),
             ("mount", "serve an image lazily at a mount point"),
             ("unmount", "end a mount and clean up after it"),
-            ("ls", "the images in a store, with their sizes"),
+            ("ls", "the images in a store, or the files in one"),
             ("status", "live mounts of this host"),
         ),
     ),

@@ -94,7 +94,9 @@ class Contents:
 
     def _answer(self, request: _Request, length: int) -> list[tuple[bytes, bytes | ColdstartError]]:
         try:
-            stored = self._store.get_range(pack_key(request.pack), request.offset, request.end - request.offset)
+            stored = self._store.get_range(
+                pack_key(request.pack), request.offset, request.end - request.offset
+            )
         except ColdstartError as error:
             if len(request.chunks) == 1:
                 return [(request.chunks[0][0], error)]

@@ -69,6 +69,11 @@ def open_image(store: Store, digest: bytes, cache: Path) -> tuple[Index, Locator
     return Index.open(index_path, expected_digest=digest), Locator.open(locator_path)
 
 
+def open_index(store: Store, digest: bytes, cache: Path) -> Index:
+    """The index of an image alone, for those who read no contents."""
+    return Index.open(_local_copy(store, index_key(digest), cache), expected_digest=digest)
+
+
 def open_locator(store: Store, digest: bytes, cache: Path) -> Locator:
     """The locator of an image alone, for those who ask only which chunks it has."""
     return Locator.open(_local_copy(store, locator_key(digest), cache))
@@ -76,7 +81,7 @@ def open_locator(store: Store, digest: bytes, cache: Path) -> Locator:
 
 def image_configuration(store: Store, digest: bytes, cache: Path) -> dict[str, Any]:
     """The runtime configuration that an image carries."""
-    with Index.open(_local_copy(store, index_key(digest), cache), expected_digest=digest) as index:
+    with open_index(store, digest, cache) as index:
         return index.configuration
 
 

@@ -54,7 +54,7 @@ def walk(index: Index, top: Node | None = None) -> Iterator[Node]:
 
 def shown(path: bytes) -> str:
     """A path of the tree for people; bytes that are not UTF-8 stay surrogates, which the printer escapes."""
-    return "/" + path.decode("utf-8", "surrogateescape")
+    return "/" + _text(path)
 
 
 def find(index: Index, path: bytes, *, image: str) -> Node:
@@ -125,12 +125,20 @@ class _Finder:
         if number is not None:
             return Node(prefix + name, self._index.inode(number))
         names = (
-            [shown(prefix + other) for _, other, _, _ in self._index.entries(directory.inode.number)]
+            [_text(other) for _, other, _, _ in self._index.entries(directory.inode.number)]
             if directory.inode.size <= _LONGEST_SUGGESTED_FROM
             else []
         )
-        listing = f"coldstart image ls {self._image} {shown(directory.path)}"
         raise NotFoundError(
             f"path is not in image {self._image}: {shown(prefix + name)}",
-            hint=near_matches_hint(shown(prefix + name), names, otherwise=listing),
+            hint=near_matches_hint(
+                _text(name),
+                names,
+                prefix=shown(prefix),
+                otherwise=f"coldstart image ls {self._image} {shown(directory.path)}",
+            ),
         )
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")

@@ -99,7 +99,9 @@ def measure_usage(index: Index, locator: Locator, *, listed: int) -> Usage:
         largest_files=tuple(SizedPath(path, size) for size, path in sorted(files, key=_largest_first)),
         largest_directories=tuple(
             SizedPath(path, size)
-            for size, path in sorted(((size, path) for path, size in top.items()), key=_largest_first)[:listed]
+            for size, path in sorted(((size, path) for path, size in top.items()), key=_largest_first)[
+                :listed
+            ]
         ),
     )
 

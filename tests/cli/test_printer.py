@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,18 @@ def test_columns_line_up_and_numbers_stand_right() -> None:
     printer, stdout, _ = _printer()
     printer.table(["name", "bytes"], [["long name", "7"], ["b", "12345678"]], right=[1])
     assert stdout.getvalue() == "name          bytes\nlong name         7\nb          12345678\n"
+
+
+def test_rows_of_a_table_with_given_widths_are_printed_as_they_come() -> None:
+    printer, stdout, _ = _printer()
+
+    def rows() -> Iterator[list[str]]:
+        yield ["a", "1"]
+        assert stdout.getvalue() == "name        bytes\na               1\n"
+        yield ["wider than said", "22"]
+
+    printer.table(["name", "bytes"], rows(), right=[1], widths=[9, 6])
+    assert stdout.getvalue().splitlines()[2] == "wider than said      22"
 
 
 def test_an_empty_table_shows_its_headings() -> None:

@@ -1,0 +1,65 @@
+"""One image of a store, opened to be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from coldstart_cli.errors import NotFoundError
+from coldstart_fs.contents import Contents
+from coldstart_fs.images import open_index, open_locator
+from coldstart_fs.index import Index
+from coldstart_fs.locator import Locator
+from coldstart_fs.names import digest_text
+from coldstart_fs.store import ResolvedImage, Store, open_store, read_ref, resolve_image
+
+
+@dataclass(frozen=True)
+class OpenedImage:
+    """Files are opened when they are asked for, and closed with the block of `opened_image`."""
+
+    store: Store
+    resolved: ResolvedImage
+    cache: Path
+    _stack: ExitStack
+
+    @property
+    def name(self) -> str:
+        return self.resolved.name
+
+    @property
+    def digest(self) -> bytes:
+        return self.resolved.digest
+
+    @cached_property
+    def index(self) -> Index:
+        return self._stack.enter_context(open_index(self.store, self.digest, self.cache))
+
+    @cached_property
+    def locator(self) -> Locator:
+        return self._stack.enter_context(open_locator(self.store, self.digest, self.cache))
+
+    @property
+    def contents(self) -> Contents:
+        return Contents(self.store, self.index, self.locator)
+
+    @property
+    def created(self) -> str | None:
+        """When its name was given; None for an image that was asked for by digest."""
+        if self.name == digest_text(self.digest):
+            return None
+        try:
+            return read_ref(self.store, self.name).created
+        except NotFoundError:  # removed a moment ago
+            return None
+
+
+@contextmanager
+def opened_image(name: str, *, store_url: str, cache: Path) -> Iterator[OpenedImage]:
+    """The image that NAME, NAME@blake3:HEX or blake3:HEX stands for."""
+    store = open_store(store_url)
+    with ExitStack() as stack:
+        yield OpenedImage(store, resolve_image(store, name), cache, stack)
