@@ -124,7 +124,7 @@ function _shtab_coldstart_using
 end
 
 set -g _shtab_coldstart_commands pool 'pool plan' image 'image index' 'image mount' 'image unmount' 'image ls' 'image status' snap 'snap create' 'snap restore' 'snap list' 'snap show' 'snap verify' 'snap remove' health 'health quick' 'health deep' launch doctor
-set -g _shtab_coldstart_opts_with_value --active-timeout --cache --color --config --container --demand --expect-gpus --id --largest-share --lead-time --level --lock-wait --name --output --overlay --peak-utilisation --pid --prices --ready-timeout --ready-url --runc-root --service-level --store --supply --timeout --variant
+set -g _shtab_coldstart_opts_with_value --active-timeout --cache --color --config --container --demand --expect-gpus --id --largest-share --lead-time --level --lock-wait --name --output --overlay --peak-utilisation --pid --platform --prices --ready-timeout --ready-url --runc-root --service-level --store --supply --timeout --variant
 
 complete -c coldstart -e
 complete -c coldstart -f
@@ -157,6 +157,7 @@ complete -c coldstart -n '_shtab_coldstart_using image' -s h -l help -d 'show th
 complete -c coldstart -n '_shtab_coldstart_using image; and test $_shtab_coldstart_npos -eq 0' -a index -d 'turn an OCI layout or a root folder into an index and packs in a store'
 complete -c coldstart -n '_shtab_coldstart_using image index' -s h -l help -d 'show this help message and exit'
 complete -c coldstart -n '_shtab_coldstart_using image index' -l name -xka "(_coldstart_image_names)" -d 'Name of the image in the store.'
+complete -c coldstart -n '_shtab_coldstart_using image index' -l platform -x -d 'Which image of several; default: this host'"'"'s platform.'
 complete -c coldstart -n '_shtab_coldstart_using image index' -l dry-run -d 'Check everything, change nothing.'
 complete -c coldstart -n '_shtab_coldstart_using image index' -l store -xka "(__fish_complete_directories)" -d 'Image store: a folder or file:// URL.'
 complete -c coldstart -n '_shtab_coldstart_using image index' -l lock-wait -x -d 'Wait this long for a lock that another process holds.'
@@ -166,7 +167,7 @@ complete -c coldstart -n '_shtab_coldstart_using image index' -s v -l verbose -d
 complete -c coldstart -n '_shtab_coldstart_using image index' -l color -xka "auto always never" -d 'When to use colour.'
 complete -c coldstart -n '_shtab_coldstart_using image index' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'Configuration file, above the user'"'"'s and the system'"'"'s.'
 complete -c coldstart -n '_shtab_coldstart_using image index' -l debug -d 'Show the traceback of an expected error too.'
-complete -c coldstart -n '_shtab_coldstart_using image index; and test $_shtab_coldstart_npos -eq 0' -ka "(_coldstart_source_dirs)" -d 'oci:DIR[:TAG] or dir:PATH.'
+complete -c coldstart -n '_shtab_coldstart_using image index; and test $_shtab_coldstart_npos -eq 0' -ka "(_coldstart_source_dirs)" -d 'oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:REF] or dir:PATH.'
 complete -c coldstart -n '_shtab_coldstart_using image; and test $_shtab_coldstart_npos -eq 0' -a mount -d 'serve an image lazily at a mount point'
 complete -c coldstart -n '_shtab_coldstart_using image mount' -s h -l help -d 'show this help message and exit'
 complete -c coldstart -n '_shtab_coldstart_using image mount' -l overlay -xka "(__fish_complete_directories)" -d 'Make the mount writable: what is written goes to DIR/upper.'

@@ -121,9 +121,33 @@ def write_layout(
     media_type: str | None = None,
 ) -> OciImage:
     """A minimal OCI layout that holds one image; `compression` is none, gzip or zstd."""
+    begin_layout(folder)
+    manifest, descriptors = add_image(
+        folder, layers, compression=compression, config=config, media_type=media_type
+    )
+    if tag is not None:
+        manifest["annotations"] = {"org.opencontainers.image.ref.name": tag}
+    write_index(folder, [manifest])
+    return OciImage(
+        folder, tuple(blob_path(folder, item) for item in descriptors), blob_path(folder, manifest)
+    )
+
+
+def begin_layout(folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
-    descriptors = []
+
+
+def add_image(
+    folder: Path,
+    layers: Sequence[Layer | bytes],
+    *,
+    compression: str = "gzip",
+    config: dict[str, Any] | None = None,
+    media_type: str | None = None,
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The descriptors of one more manifest of a layout and of its layers; no index names it yet."""
+    descriptors, diff_ids = [], []
     for layer in layers:
         content = layer if isinstance(layer, bytes) else layer.content()
         blob, suffix = {
@@ -132,24 +156,32 @@ def write_layout(
             "zstd": lambda data: (zstandard.ZstdCompressor().compress(data), "+zstd"),
         }[compression](content)
         descriptors.append(write_blob(folder, blob, media_type or TAR + suffix))
+        diff_ids.append("sha256:" + hashlib.sha256(content).hexdigest())
     configuration = write_blob(
         folder,
         json.dumps(
-            {"architecture": "amd64", "os": "linux", "config": config or {}, "rootfs": {"diff_ids": []}}
+            {
+                "architecture": "amd64",
+                "os": "linux",
+                "config": config or {},
+                "rootfs": {"type": "layers", "diff_ids": diff_ids},
+            }
         ).encode(),
         "application/vnd.oci.image.config.v1+json",
     )
     manifest = write_blob(
         folder,
-        json.dumps({"schemaVersion": 2, "config": configuration, "layers": descriptors}).encode(),
+        json.dumps(
+            {
+                "schemaVersion": 2,
+                "mediaType": "application/vnd.oci.image.manifest.v1+json",
+                "config": configuration,
+                "layers": descriptors,
+            }
+        ).encode(),
         "application/vnd.oci.image.manifest.v1+json",
     )
-    if tag is not None:
-        manifest["annotations"] = {"org.opencontainers.image.ref.name": tag}
-    write_index(folder, [manifest])
-    return OciImage(
-        folder, tuple(blob_path(folder, item) for item in descriptors), blob_path(folder, manifest)
-    )
+    return manifest, descriptors
 
 
 def write_blob(folder: Path, content: bytes, media_type: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""coldstart image index: turn an OCI layout or a root folder into an image of a store."""
+"""coldstart image index: turn an image of any kind or a root folder into an image of a store."""
 
 from __future__ import annotations
 
@@ -10,16 +10,36 @@ import typer
 from coldstart_commands.shell import DryRunOption, Shell, coldstart_command
 
 SourceArgument = Annotated[
-    str, typer.Argument(metavar="SOURCE", help="oci:DIR[:TAG] or dir:PATH.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:REF] or dir:PATH.",
+        show_default=False,
+    ),
 ]
 NameOption = Annotated[
     str, typer.Option("--name", metavar="NAME", help="Name of the image in the store.", show_default=False)
 ]
+PlatformOption = Annotated[
+    str | None,
+    typer.Option(
+        "--platform",
+        metavar="OS/ARCH[/VARIANT]",
+        help="Which image of several; default: this host's platform.",
+        show_default=False,
+    ),
+]
 
 
 @coldstart_command("store", "lock_wait_seconds")
-def command(shell: Shell, source: SourceArgument, name: NameOption, dry_run: DryRunOption = False) -> None:
-    """Index an OCI layout or a root folder: metadata into an index, contents into packs of the store."""
+def command(
+    shell: Shell,
+    source: SourceArgument,
+    name: NameOption,
+    platform: PlatformOption = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Index an image or a root folder: metadata into an index, contents into packs of the store."""
     from coldstart_fs.build import index_image
     from coldstart_fs.names import digest_text
     from coldstart_fs.store import open_store
@@ -31,6 +51,7 @@ def command(shell: Shell, source: SourceArgument, name: NameOption, dry_run: Dry
         name=name,
         progress=printer.status,
         dry_run=dry_run,
+        platform=platform,
         wait_seconds=shell.config.number("lock_wait_seconds"),
     )
     for note in report.notes:

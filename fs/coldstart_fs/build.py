@@ -48,13 +48,14 @@ def index_image(
     dry_run: bool = False,
     wait_seconds: float = 0.0,
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+    platform: str | None = None,
 ) -> IndexReport:
     """Index `source` under `name`. Until everything was read and verified the store is not touched."""
     started = time.monotonic()
     say = progress or _say_nothing
     check_name(name)
     with ExitStack() as stack:
-        opened = stack.enter_context(open_source(source, forbidden=store.url))
+        opened = open_source(source, forbidden=store.url, platform=platform)
         if dry_run:
             scratch = Path(stack.enter_context(TemporaryDirectory(prefix="coldstart-")))
         else:
@@ -64,7 +65,7 @@ def index_image(
         if packs is not None:
             stack.callback(packs.close)
         contents = _Contents(chunk_bytes, held, packs)
-        root = opened.read(contents.keep, chunk_bytes, say)
+        root = opened.read(contents.keep, chunk_bytes, say, scratch)
         contents.finish(root)
         index = encode_index(root, chunk_bytes=chunk_bytes, configuration=opened.configuration)
         digest = chunk_digest(index)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from coldstart_cli.errors import IoFailure, UnavailableError, UsageError
+from coldstart_cli.errors import IoFailure, UsageError
 from coldstart_fs import build
 from coldstart_fs.build import IndexReport, index_image
 from coldstart_fs.names import index_key, locator_key, ref_key
@@ -193,16 +193,9 @@ def test_a_full_disk_is_named_and_leaves_nothing(root: Path, tmp_path: Path, sto
         subprocess.run(["umount", mount_point], check=True, timeout=20)
 
 
-@pytest.mark.parametrize("kind", ["oci-archive", "docker-archive", "docker"])
-def test_kinds_of_a_later_version_are_refused_by_name(store: Store, kind: str) -> None:
-    with pytest.raises(UnavailableError, match=f"^{kind}: sources are not supported") as caught:
-        index_image(f"{kind}:x", store=store, name="n")
-    assert caught.value.hint == f"skopeo copy {kind}:x oci:DIR:TAG, then index oci:DIR:TAG"
-
-
 @pytest.mark.parametrize(
     ("source", "message"),
-    [("/some/folder", "source has no kind"), ("dri:/x", "unknown kind"), ("dir:", "names no folder")],
+    [("/some/folder", "source has no kind"), ("dri:/x", "unknown kind"), ("dir:", "names nothing")],
 )
 def test_sources_that_cannot_be_are_refused(store: Store, source: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):

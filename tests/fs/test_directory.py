@@ -30,8 +30,7 @@ def index(folder: Path, store: Store, name: str = "image") -> IndexReport:
 
 
 def read_tree(folder: Path) -> Entry:
-    with Directory.open(str(folder)) as source:
-        return source.read_tree(lambda _: None)
+    return Directory.open(str(folder)).read_tree(lambda _: None)
 
 
 def make_rich_tree(root: Path, *, reverse: bool = False) -> None:

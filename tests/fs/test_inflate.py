@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import pytest
 
 from coldstart_cli.errors import DataError
-from coldstart_fs.sources import stream
+from coldstart_fs.sources import compression
 
 
 def inflated(data: bytes, step: int) -> bytes | None:
     blocks = (data[start : start + step] for start in range(0, len(data), step))
     try:
-        return b"".join(stream.decompressed(blocks, "a layer"))
+        return b"".join(compression.decompressed(blocks, "a layer"))
     except DataError:
         return None
 
@@ -49,6 +49,6 @@ def test_damaged_gzip_streams_mean_the_same_to_both_inflaters(
     pytest.importorskip("isal")
     streams = list(damaged_streams(step))
     fast = [inflated(data, step) for data in streams]
-    monkeypatch.setattr(stream, "_inflater", lambda: zlib)
+    monkeypatch.setattr(compression, "_inflater", lambda: zlib)
     assert [inflated(data, step) for data in streams] == fast
     assert fast.count(None) not in {0, len(fast)}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import stat
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from coldstart_cli.errors import ColdstartError, DataError, NotFoundError
 from coldstart_fs.build import IndexReport, index_image
 from coldstart_fs.index import Index
 from coldstart_fs.names import index_key
-from coldstart_fs.sources.stream import decompressed
+from coldstart_fs.sources.compression import decompressed
 from coldstart_fs.store import Store, open_store
 from image_builder import (
     Layer,
@@ -103,12 +105,28 @@ def test_zstd_of_several_frames_with_a_skippable_one(tmp_path: Path, store: Stor
     assert image_facts(store, "image")[b"keep"].content == b"k" * 9000
 
 
-def replace_layer(image: OciImage, blob: bytes, media_type: str | None = None) -> None:
+def replace_layer(
+    image: OciImage, blob: bytes, media_type: str | None = None, *, diff_id: str | None = None
+) -> None:
     """Put another blob in place of the only layer, with all digests right again."""
     manifest = json.loads(image.manifest.read_bytes())
     kind = media_type or manifest["layers"][0]["mediaType"]
     manifest["layers"] = [write_blob(image.folder, blob, kind)]
+    configuration = json.loads(blob_path(image.folder, manifest["config"]).read_bytes())
+    configuration["rootfs"]["diff_ids"] = [diff_id or plain_digest(blob)]
+    manifest["config"] = write_blob(
+        image.folder, json.dumps(configuration).encode(), manifest["config"]["mediaType"]
+    )
     write_index(image.folder, [write_blob(image.folder, json.dumps(manifest).encode(), MANIFEST)])
+
+
+def plain_digest(blob: bytes) -> str:
+    """The digest of what is behind the compression, as far as it can be read."""
+    hasher = hashlib.sha256()
+    with suppress(DataError):
+        for block in decompressed(iter([blob]), "blob"):
+            hasher.update(block)
+    return f"sha256:{hasher.hexdigest()}"
 
 
 @pytest.mark.parametrize(
@@ -178,9 +196,7 @@ def test_a_blob_that_is_not_what_was_promised_is_named_and_publishes_nothing(
     assert not list((tmp_path / "store").glob(".writing-*"))
 
 
-@pytest.mark.parametrize(
-    "kind", ["application/vnd.oci.image.layer.v1.tar+encrypted", "application/octet-stream"]
-)
+@pytest.mark.parametrize("kind", ["application/vnd.oci.image.layer.v1.tar+lz4", "application/octet-stream"])
 def test_unknown_layer_types_are_refused_by_name(tmp_path: Path, store: Store, kind: str) -> None:
     write_layout(tmp_path / "l", [Layer()], media_type=kind)
     with pytest.raises(DataError, match=f"layer has unknown media type {kind.replace('+', '.')}"):
@@ -207,8 +223,9 @@ def test_tags_choose_the_image(tmp_path: Path, store: Store) -> None:
     with pytest.raises(DataError, match="several images") as several:
         index(tmp_path / "one", store)
     assert several.value.hint is not None
-    assert "one, two" in several.value.hint
-    with pytest.raises(NotFoundError, match="tag is not in the OCI layout: tow") as absent:
+    assert "one, two" in several.value.message
+    assert several.value.hint == f"write oci:{tmp_path}/one:one"
+    with pytest.raises(NotFoundError, match="tag is not in the image layout: tow") as absent:
         index(f"{tmp_path}/one:tow", store)
     assert absent.value.hint == "did you mean `two`?"
 
@@ -232,7 +249,7 @@ def test_nested_indexes_pick_this_platform(tmp_path: Path, store: Store) -> None
         folder, json.dumps({"schemaVersion": 2, "manifests": descriptors[1:]}).encode(), INDEX
     )
     write_index(folder, [nested])
-    with pytest.raises(DataError, match=f"not made for linux/{here}, only for: linux/mips, unknown/unknown"):
+    with pytest.raises(DataError, match=f"not made for linux/{here}, only for: linux/mips: "):
         index(folder, store)
 
 
@@ -294,9 +311,9 @@ def test_a_configuration_of_wrong_types_is_damage(
             "nested too deeply: .*sha256",
         ),
         (lambda folder: (folder / "index.json").write_text("{}"), "no list of manifests"),
-        (lambda folder: write_index(folder, []), "holds no image"),
+        (lambda folder: write_index(folder, []), "no image in it"),
         (
-            lambda folder: write_index(folder, [{"mediaType": "text/plain"}]),
+            lambda folder: write_index(folder, [write_blob(folder, b"{}", "text/plain")]),
             "not an image manifest but text/plain",
         ),
         (lambda folder: write_index(folder, [{"mediaType": MANIFEST}]), "manifest has no digest and size"),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from importlib import import_module
+from pathlib import Path
 from typing import Any, Protocol
 
-from coldstart_cli.errors import UnavailableError, UsageError, near_matches_hint
-from coldstart_cli.version import __version__
+from coldstart_cli.errors import UsageError, near_matches_hint
 from coldstart_fs.chunk import Piece
 from coldstart_fs.entry import Entry
 
@@ -23,50 +23,43 @@ class Source(Protocol):
     configuration: dict[str, Any]
     """The runtime configuration with the keys of the index format; known once the tree was read."""
 
-    def read(self, keep: Keep, chunk_bytes: int, progress: Progress) -> Entry:
-        """The root of the tree. Files that the tree turns out not to hold may have been kept too."""
+    def read(self, keep: Keep, chunk_bytes: int, progress: Progress, scratch: Path) -> Entry:
+        """The root of the tree. Files that the tree turns out not to hold may have been kept too.
+
+        `scratch` is a folder for what must lie in a file to be read; its owner empties it.
+        """
         ...
 
 
-def open_source(text: str, *, forbidden: str | None = None) -> AbstractContextManager[Source]:
+def open_source(text: str, *, forbidden: str | None = None, platform: str | None = None) -> Source:
     """The source that `SCHEME:REST` names; `forbidden` is a folder that must not lie inside of it."""
     scheme, separator, rest = text.partition(":")
     if not separator or "/" in scheme:
         raise UsageError(f"source has no kind: {text}", hint=f"write `dir:{text}` or `oci:{text}`")
-    if scheme in _LATER:
-        raise UnavailableError(
-            f"{scheme}: sources are not supported by coldstart {__version__}",
-            hint=_LATER[scheme].format(text=text),
-        )
     if scheme not in _KINDS:
-        hint = near_matches_hint(
-            scheme, [*_KINDS, *_LATER], otherwise="a source is oci:DIR[:TAG] or dir:PATH"
-        )
+        hint = near_matches_hint(scheme, _KINDS, otherwise=f"a source is {SPELLINGS}")
         raise UsageError(f"unknown kind of source: {text}", hint=hint)
     if not rest:
-        raise UsageError(f"source names no folder: {text}")
-    return _KINDS[scheme](rest, forbidden)
+        raise UsageError(f"source names nothing: {text}", hint=f"a source is {SPELLINGS}")
+    from coldstart_fs.sources.platforms import parse_platform
+
+    wanted = parse_platform(platform) if platform is not None else None
+    if scheme == "dir":
+        from coldstart_fs.sources.directory import Directory
+
+        if wanted is not None:
+            raise UsageError(f"a folder has no platform to choose: {text}", hint="leave `--platform` out")
+        return Directory.open(rest, forbidden=forbidden)
+    # a store inside of a layout disturbs nothing: only named blobs are read
+    module, name = _KINDS[scheme]
+    opened: Source = getattr(import_module(module), name)(rest, wanted)
+    return opened
 
 
-def _open_layout(rest: str, forbidden: str | None) -> AbstractContextManager[Source]:
-    from coldstart_fs.sources.oci import OciLayout
-
-    del forbidden  # a store inside a layout disturbs nothing: only named blobs are read
-    return OciLayout.open(rest)
-
-
-def _open_directory(rest: str, forbidden: str | None) -> AbstractContextManager[Source]:
-    from coldstart_fs.sources.directory import Directory
-
-    return Directory.open(rest, forbidden=forbidden)
-
-
-_KINDS: dict[str, Callable[[str, str | None], AbstractContextManager[Source]]] = {
-    "oci": _open_layout,
-    "dir": _open_directory,
-}
-_LATER: dict[str, str] = {
-    "oci-archive": "skopeo copy {text} oci:DIR:TAG, then index oci:DIR:TAG",
-    "docker-archive": "skopeo copy {text} oci:DIR:TAG, then index oci:DIR:TAG",
-    "docker": "skopeo copy {text} oci:DIR:TAG, then index oci:DIR:TAG",
+SPELLINGS = "oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:REF] or dir:PATH"
+_KINDS = {
+    "oci": ("coldstart_fs.sources.oci", "OciLayout"),
+    "oci-archive": ("coldstart_fs.sources.oci", "OciArchive"),
+    "docker-archive": ("coldstart_fs.sources.docker_archive", "DockerArchive"),
+    "dir": ("coldstart_fs.sources.directory", "Directory"),
 }

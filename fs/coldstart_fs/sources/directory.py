@@ -40,8 +40,7 @@ class Directory:
         self._mounts = {os.fsencode(point) for point in mounts_below(Path(prefix)) if point != prefix}
 
     @classmethod
-    @contextmanager
-    def open(cls, rest: str, *, forbidden: str | None = None) -> Iterator[Directory]:
+    def open(cls, rest: str, *, forbidden: str | None = None) -> Directory:
         root = os.path.realpath(rest)
         if not os.path.exists(root):
             raise NotFoundError(f"folder does not exist: {rest}")
@@ -52,9 +51,10 @@ class Directory:
                 f"the store lies inside of the folder to be indexed: {forbidden}",
                 hint="choose another `--store`",
             )
-        yield cls(os.fsencode(root))
+        return cls(os.fsencode(root))
 
-    def read(self, keep: Keep, chunk_bytes: int, progress: Progress) -> Entry:
+    def read(self, keep: Keep, chunk_bytes: int, progress: Progress, scratch: Path) -> Entry:
+        del scratch
         root = self.read_tree(progress)
         progress("storing the files")
         for entry in walk(root):

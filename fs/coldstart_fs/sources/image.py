@@ -1,0 +1,182 @@
+"""One container image: its configuration and its layers, each verified while it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from coldstart_cli.errors import DataError
+from coldstart_fs.entry import Entry
+from coldstart_fs.sources import Keep, Progress
+from coldstart_fs.sources.blob import (
+    Blob,
+    Files,
+    blob_document,
+    blob_of,
+    check_digest,
+    missing_blob,
+    verified,
+)
+from coldstart_fs.sources.compression import decompressed
+from coldstart_fs.sources.layer import LayeredTree
+from coldstart_fs.sources.platforms import UNKNOWN, Platform, described_platform, host_platform, rank
+from coldstart_fs.sources.stream import Ahead, ByteStream
+from coldstart_fs.sources.tar import TarReader
+
+_LAYER_TYPES = frozenset(
+    base + compression
+    for base, compressions in {
+        "application/vnd.oci.image.layer.v1.tar": ("", "+gzip", "+zstd"),
+        "application/vnd.oci.image.layer.nondistributable.v1.tar": ("", "+gzip", "+zstd"),
+        "application/vnd.docker.image.rootfs.diff.tar": ("", ".gzip", ".zstd"),
+        "application/vnd.docker.image.rootfs.foreign.diff.tar": ("", ".gzip"),
+    }.items()
+    for compression in compressions
+)
+_TEXTS = {"User": "user", "WorkingDir": "working_directory"}
+_LISTS = {"Cmd": "command", "Entrypoint": "entrypoint", "Env": "environment"}
+
+
+@dataclass(frozen=True)
+class LayerBlob:
+    """A layer as it is stored, and the digest of its tar that the configuration promises."""
+
+    blob: Blob
+    diff_id: str
+
+    @property
+    def shown(self) -> str:
+        return f"layer {self.blob.digest or self.diff_id}"
+
+
+class Image:
+    """The runtime configuration at once, the tree when it is read."""
+
+    def __init__(self, configuration: dict[str, Any], blobs: list[Blob], shown: str) -> None:
+        self.notes: list[str] = []
+        self.platform = described_platform(configuration)
+        self.configuration = _runtime(configuration, shown)
+        self._shown = shown
+        diff_ids = _diff_ids(configuration, shown)
+        if len(diff_ids) != len(blobs):
+            raise DataError(
+                f"image has {len(blobs)} layers, its configuration digests of {len(diff_ids)}: {shown}"
+            )
+        self._layers = [LayerBlob(blob, digest) for blob, digest in zip(blobs, diff_ids, strict=True)]
+        self._compare_history(configuration.get("history"))
+
+    @classmethod
+    def of_manifest(cls, manifest: dict[str, Any], files: Files) -> Image:
+        """The image of a manifest that was verified."""
+        configuration = blob_document(files, manifest.get("config"), "image configuration")
+        layers = manifest.get("layers")
+        if not isinstance(layers, list):
+            raise DataError(f"manifest has no list of layers: {files.shown}")
+        for descriptor in layers:
+            check_layer_type(descriptor)
+        return cls(configuration, [_layer(files, item) for item in layers], files.shown)
+
+    def require(self, wanted: Platform | None) -> None:
+        """Refuse another platform than the wanted one; without a wish say that it is not this host's."""
+        if self.platform == UNKNOWN or rank(wanted or host_platform(), self.platform) is not None:
+            return
+        if wanted is not None:
+            raise DataError(f"image is made for {self.platform}, not for {wanted}: {self._shown}")
+        self.notes.append(f"image is made for {self.platform}, this host is {host_platform()}")
+
+    def read(self, keep: Keep, progress: Progress) -> Entry:
+        """The tree, lowest layer first."""
+        tree = LayeredTree()
+        for number, layer in enumerate(self._layers, 1):
+            progress(f"reading layer {number} of {len(self._layers)} ({layer.blob.size_bytes / 1e6:.1f} MB)")
+            with _reading(layer) as reader:
+                tree.apply(reader, keep, layer.shown)
+        self.notes += [f"left out: {count} {what}" for what, count in sorted(tree.left_out.items())]
+        return tree.root
+
+    def _compare_history(self, history: object) -> None:
+        if not isinstance(history, list) or not history:
+            return
+        made = sum(1 for step in history if isinstance(step, dict) and not step.get("empty_layer"))
+        if made != len(self._layers):
+            self.notes.append(f"image has {len(self._layers)} layers, its history tells of {made}")
+
+
+def check_layer_type(descriptor: Any) -> None:
+    """Refuse by name what cannot be read as a layer."""
+    if not isinstance(descriptor, dict):
+        raise DataError("a layer of the manifest is not an object")
+    kind, digest = descriptor.get("mediaType"), descriptor.get("digest")
+    if isinstance(kind, str) and kind.endswith("+encrypted"):
+        raise DataError(
+            f"layer is encrypted: {digest}", hint="skopeo copy --decryption-key KEY SOURCE oci:DIR:TAG"
+        )
+    if kind not in _LAYER_TYPES:
+        raise DataError(f"layer has unknown media type {kind}: {digest}")
+
+
+def _layer(files: Files, descriptor: dict[str, Any]) -> Blob:
+    blob = blob_of(files, descriptor, "layer")
+    if blob is not None:
+        return blob
+    if urls := descriptor.get("urls"):
+        where = urls[0] if isinstance(urls, list) else urls
+        raise DataError(
+            f"layer is not in the image, its licence keeps it elsewhere: {descriptor['digest']}: {where}"
+        )
+    raise missing_blob(files, descriptor, "layer")
+
+
+@contextmanager
+def _reading(layer: LayerBlob) -> Iterator[TarReader]:
+    ahead = Ahead(_plain(layer))
+    try:
+        yield TarReader(ByteStream(ahead), f"{layer.shown}: {layer.blob.shown}")
+    except DataError:
+        # when the blob is not what was promised, that is the better message
+        for _ in layer.blob.blocks() if layer.blob.digest else _plain(layer):
+            pass
+        raise
+    finally:
+        ahead.close()
+
+
+def _plain(layer: LayerBlob) -> Iterator[bytes]:
+    """The layer's tar, verified; all of it runs in the reading thread, where hashing lets others work."""
+    plain = decompressed(layer.blob.blocks(), layer.blob.shown)
+    complaint = f"layer is not the one of the configuration, which has {layer.diff_id}: {layer.blob.shown}"
+    if layer.diff_id == layer.blob.digest:  # an uncompressed layer, verified already
+        return plain
+    return verified(plain, layer.diff_id, complaint)
+
+
+def _diff_ids(configuration: dict[str, Any], shown: str) -> list[str]:
+    rootfs = configuration.get("rootfs")
+    found = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
+    if not _is_texts(found):
+        raise DataError(f"image configuration is damaged: {shown}: `rootfs` has no digests of layers")
+    return [check_digest(digest) for digest in found]
+
+
+def _runtime(document: dict[str, Any], shown: str) -> dict[str, Any]:
+    """The keys of the index format that the image's configuration has."""
+    found: dict[str, Any] = {}
+    for key in ("architecture", "os"):
+        if isinstance(document.get(key), str) and document[key]:
+            found[key] = document[key]
+    runtime = document.get("config") or {}
+    if not isinstance(runtime, dict):
+        raise DataError(f"image configuration is damaged: {shown}: `config` is not an object")
+    for key, name in (_TEXTS | _LISTS).items():
+        if value := runtime.get(key):
+            good = _is_texts(value) if key in _LISTS else isinstance(value, str)
+            if not good:
+                raise DataError(f"image configuration is damaged: {shown}: `{key}`")
+            found[name] = value
+    return found
+
+
+def _is_texts(value: Any) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
