@@ -48,7 +48,7 @@ def test_a_dry_run_leaves_no_store(coldstart: Coldstart, root: Path, tmp_path: P
     ("arguments", "status", "message"),
     [
         (("dir:none", "--name", "x"), 66, "folder does not exist: none"),
-        (("docker://debian", "--name", "x"), 69, "docker: sources are not supported"),
+        (("docker-archive:root", "--name", "x"), 2, "not a file but a folder: root"),
         (("dir:root", "--name", "../x"), 2, "not an image name: ../x"),
         (("root", "--name", "x"), 2, "source has no kind: root"),
         (("oci:root", "--name", "x"), 65, "not an OCI layout"),
