@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from coldstart_cli.errors import UnavailableError
 from coldstart_cli.process import INSTALL_HINTS, find_program, last_lines
+from coldstart_host import gpu_module
 from coldstart_host.doctor_finding import Budget, DoctorInput, Fact, Finding, Status
 from coldstart_host.gpu_probe import read_gpus
 from coldstart_host.pci import PciGpu, pci_gpus
 
-_DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 _NO_GPU = "no NVIDIA GPU on this host"
 
 
 def driver(configured: DoctorInput, budget: Budget) -> Finding:
     del configured
     on_bus = len(_gpus())
-    version = driver_version()
+    version = gpu_module.module_version()
     facts: dict[str, Fact] = {"gpus_on_bus": on_bus}
     cost = "GPU checks of health, GPU snapshots, every CUDA server"
     if version is None and on_bus == 0:
@@ -77,22 +76,12 @@ def dcgm(configured: DoctorInput, budget: Budget) -> Finding:
     return Finding("dcgm", Status.OK, f"{path}, version {version}", facts=facts)
 
 
-def driver_version() -> str | None:
-    """The loaded kernel module's version, without asking the driver itself: it may hang."""
-    try:
-        text = _DRIVER_VERSION.read_text("utf-8", "replace")
-    except OSError:
-        return None
-    match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
-    return match[1] if match else "unknown"
-
-
 def _gpus() -> list[PciGpu]:
     return [gpu for gpu in pci_gpus() if gpu.ours]
 
 
 def _severity() -> Status:
-    return Status.FAULT if driver_version() or _gpus() else Status.NOTE
+    return Status.FAULT if gpu_module.module_version() or _gpus() else Status.NOTE
 
 
 def _missing(check: str, message: str, cost: str, remedy: str) -> Finding:

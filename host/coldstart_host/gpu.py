@@ -5,64 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from enum import IntEnum, IntFlag
 from typing import Any
-
-
-class NvmlCode(IntEnum):
-    """NVML return codes that coldstart reacts to."""
-
-    NOT_SUPPORTED = 3
-    NO_PERMISSION = 4
-    INSUFFICIENT_POWER = 8
-    DRIVER_NOT_LOADED = 9
-    TIMEOUT = 10
-    IRQ_ISSUE = 11
-    LIBRARY_NOT_FOUND = 12
-    FUNCTION_NOT_FOUND = 13
-    CORRUPTED_INFOROM = 14
-    GPU_IS_LOST = 15
-    RESET_REQUIRED = 16
-    OPERATING_SYSTEM = 17
-    LIB_RM_VERSION_MISMATCH = 18
-    ARGUMENT_VERSION_MISMATCH = 25
-    UNKNOWN = 999
-
-
-class ClocksEvent(IntFlag):
-    """Reasons for clocks below the maximum that point at heat, power or hardware."""
-
-    HW_SLOWDOWN = 0x8
-    SW_THERMAL = 0x20
-    HW_THERMAL = 0x40
-    POWER_BRAKE = 0x80
-
-
-class RecoveryAction(IntEnum):
-    """NVML field 230: what the driver says must be done before the GPU is whole again."""
-
-    NONE = 0
-    GPU_RESET = 1
-    NODE_REBOOT = 2
-    DRAIN_P2P = 3
-    DRAIN_AND_RESET = 4
-    RECOVER_IMEX_DOMAIN = 5
-    BUS_RESET = 6
-    SYSTEM_REBOOT = 7
-
-
-class FabricState(IntEnum):
-    NOT_SUPPORTED = 0
-    NOT_STARTED = 1
-    IN_PROGRESS = 2
-    COMPLETED = 3
-
-
-class ComputeMode(IntEnum):
-    DEFAULT = 0
-    EXCLUSIVE_THREAD = 1
-    PROHIBITED = 2
-    EXCLUSIVE_PROCESS = 3
 
 
 @dataclass(frozen=True)
@@ -82,6 +25,52 @@ class RemappedRows:
     uncorrectable: int
     pending: bool
     failure: bool
+
+
+@dataclass(frozen=True)
+class RowSpares:
+    """Memory banks by how many spare rows they have left."""
+
+    full: int
+    high: int
+    partial: int
+    low: int
+    none: int
+
+
+@dataclass(frozen=True)
+class RetiredPages:
+    """Page retirement, before Ampere: pages given up after repeated single-bit, or double-bit errors."""
+
+    single_bit: int
+    double_bit: int
+
+
+@dataclass(frozen=True)
+class RepairPending:
+    """Repairs of the GPU itself that wait for a reset (driver 570 and later)."""
+
+    channel: bool
+    tpc: bool
+
+
+@dataclass(frozen=True)
+class NvLinkErrors:
+    """Error counts of one link since they were cleared; None where this driver or link does not count it."""
+
+    link: int
+    replay: int | None
+    recovery: int | None
+    crc_flit: int | None
+    crc_data: int | None
+    ecc_data: int | None
+    recovery_failed: int | None = None  # NVLink 5 and later
+    effective: int | None = None  # left after error correction, NVLink 5 and later
+
+    @property
+    def total(self) -> int:
+        counts = (self.replay, self.recovery, self.crc_flit, self.crc_data, self.ecc_data, self.effective)
+        return sum(count or 0 for count in counts)
 
 
 @dataclass(frozen=True)
@@ -109,11 +98,16 @@ class Fabric:
     status: int
     health_mask: int
     health_summary: int | None
+    cluster_uuid: str | None = None
+    clique: int | None = None
 
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """One GPU. None: it does not support the question; `faults` holds the calls that failed."""
+    """One GPU. None: it does not support the question; `faults` holds the calls that failed.
+
+    `hung` is the call that did not come back; what would have come after it was not asked.
+    """
 
     index: int
     uuid: str | None = None
@@ -127,23 +121,36 @@ class GpuFacts:
     ecc: EccCounts | None = None
     sram: SramErrors | None = None
     remapped_rows: RemappedRows | None = None
+    row_spares: RowSpares | None = None
     retired_pages_pending: bool | None = None
+    retired_pages: RetiredPages | None = None
+    unrepairable_memory: bool | None = None
+    repair_pending: RepairPending | None = None
+    inforom_valid: bool | None = None
     recovery_action: int | None = None
     clocks_events: int | None = None
+    performance_state: int | None = None
     temperature_celsius: int | None = None
+    temperature_margin_celsius: int | None = None
     slowdown_celsius: int | None = None
     shutdown_celsius: int | None = None
+    memory_temperature_celsius: int | None = None
+    memory_limit_celsius: int | None = None
     pcie_generation: int | None = None
     pcie_generation_max: int | None = None
     pcie_width: int | None = None
     pcie_width_max: int | None = None
+    pcie_replays: int | None = None
     persistence: bool | None = None
     mig_enabled: bool | None = None
+    mig_enabled_after_reset: bool | None = None
     compute_mode: int | None = None
     process_ids: tuple[int, ...] | None = None
     nvlinks_active: int | None = None
     nvlinks: int | None = None
+    nvlink_errors: tuple[NvLinkErrors, ...] = ()
     fabric: Fabric | None = None
+    hung: str | None = None
     skipped: tuple[str, ...] = ()
     faults: tuple[NvmlFault, ...] = ()
 
@@ -161,7 +168,10 @@ class GpuFacts:
 
 @dataclass(frozen=True)
 class NvmlReading:
-    """All that NVML said. `fault`: it would not start; `hung`: the step at which it stopped answering."""
+    """All that NVML said. `fault`: it would not start; `hung`: the step at which it stopped answering.
+
+    A hang inside one GPU's calls is in that GPU's facts too.
+    """
 
     driver_version: str | None = None
     cuda_version: str | None = None
@@ -169,6 +179,8 @@ class NvmlReading:
     gpus: tuple[GpuFacts, ...] = ()
     fault: NvmlFault | None = None
     hung: str | None = None
+    library_version: str | None = None
+    module_version: str | None = None
 
     @property
     def complete(self) -> bool:
@@ -189,6 +201,9 @@ _NESTED: dict[str, type[Any]] = {
     "ecc": EccCounts,
     "sram": SramErrors,
     "remapped_rows": RemappedRows,
+    "row_spares": RowSpares,
+    "retired_pages": RetiredPages,
+    "repair_pending": RepairPending,
     "fabric": Fabric,
 }
 
@@ -204,6 +219,7 @@ def gpu_from_json(document: Mapping[str, Any]) -> GpuFacts:
         if values.get(name) is not None:
             values[name] = kind(**values[name])
     values["faults"] = tuple(NvmlFault(**fault) for fault in values.get("faults", ()))
+    values["nvlink_errors"] = tuple(NvLinkErrors(**link) for link in values.get("nvlink_errors", ()))
     values["skipped"] = tuple(values.get("skipped", ()))
     if values.get("process_ids") is not None:
         values["process_ids"] = tuple(values["process_ids"])

@@ -1,32 +1,45 @@
-"""NVML asked from a process that can be killed: a hung driver costs a deadline, never the caller."""
+"""NVML asked in a process that can be killed: a hung driver costs one deadline, never the caller."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-from typing import Any
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from coldstart_cli.errors import ColdstartError
 from coldstart_cli.process import Completed, ProgramTimeoutError, run
 from coldstart_host.gpu import GpuFacts, NvmlFault, NvmlReading, gpu_from_json, gpu_to_json
+from coldstart_host.gpu_module import module_version
+
+if TYPE_CHECKING:
+    from coldstart_host.gpu_nvml import NvmlSession
+    from coldstart_host.gpu_questions import GpuQuestions
 
 PROBE_DEADLINE_SECONDS = 4.0
 # the probe has nothing to clean up, and `health quick` promises an answer within five seconds
 _GRACE_SECONDS = 0.1
 _KILL_WAIT_SECONDS = 0.2
+# the probe itself gives up this much earlier, to say which call hangs on which GPU
+_REPORT_SECONDS = 0.3
 
 
 class ProbeFailedError(ColdstartError):
     """The probe itself died, for instance inside the driver's library."""
 
 
-def read_gpus(*, deadline_seconds: float = PROBE_DEADLINE_SECONDS) -> NvmlReading:
-    """All GPUs that NVML knows; what was read before a hang is kept, with the step that hung."""
+def read_gpus(*, deadline_seconds: float = PROBE_DEADLINE_SECONDS, thorough: bool = False) -> NvmlReading:
+    """All GPUs that NVML knows; what was read before a hang is kept, with the call that hung."""
     # -P keeps the working folder out of the module path
-    command = [sys.executable, "-P", "-m", __name__]
+    command = [sys.executable, "-P", "-m", __name__, str(max(deadline_seconds - _REPORT_SECONDS, 0.1))]
     try:
         completed = run(
-            command,
+            [*command, "--thorough"] if thorough else command,
             deadline_seconds=deadline_seconds,
             purpose="NVML probe",
             check=False,
@@ -34,10 +47,10 @@ def read_gpus(*, deadline_seconds: float = PROBE_DEADLINE_SECONDS) -> NvmlReadin
             kill_wait_seconds=_KILL_WAIT_SECONDS,
         )
     except ProgramTimeoutError as error:
-        return _assemble(error.stdout, hung=True)
+        return _assemble(error.stdout, killed=True)
     if completed.status != 0:
         raise ProbeFailedError(_death(completed))
-    return _assemble(completed.stdout, hung=False)
+    return _assemble(completed.stdout, killed=False)
 
 
 def _death(completed: Completed) -> str:
@@ -46,32 +59,36 @@ def _death(completed: Completed) -> str:
     return f"NVML probe died (status {completed.status}): {words}"
 
 
-def _assemble(output: bytes, *, hung: bool) -> NvmlReading:
-    driver: dict[str, Any] = {}
-    gpus: list[GpuFacts] = []
+def _assemble(output: bytes, *, killed: bool) -> NvmlReading:
+    reading = NvmlReading(module_version=module_version())
+    asked: set[int] = set()
+    gpus: dict[int, GpuFacts] = {}
     step, ended = "start of NVML", False
-    for line in output.splitlines():
-        event = _event(line)
-        kind = event.get("event")
+    for event in map(_event, output.splitlines()):
+        kind = event.pop("event", None)
         if kind == "driver":
-            driver, step = event, "count of GPUs"
+            reading, step = replace(reading, **event), "the GPUs"
         elif kind == "begin":
-            step = f"GPU {event['index']}"
+            asked.add(event["index"])
         elif kind == "gpu":
-            gpus.append(gpu_from_json(event["facts"]))
+            facts = gpu_from_json(event["facts"])
+            gpus[facts.index] = facts
         elif kind == "fault":
-            return NvmlReading(fault=NvmlFault(**event["fault"]))
+            fault = NvmlFault(**event["fault"])
+            return replace(reading, fault=fault, library_version=event["library_version"])
+        elif kind == "hung":
+            step, killed = event["call"], True
         elif kind == "end":
             ended = True
-    if not ended and not hung:
+    if not ended and not killed:
         raise ProbeFailedError(f"NVML probe ended early, at: {step}")
-    return NvmlReading(
-        driver_version=driver.get("driver_version"),
-        cuda_version=driver.get("cuda_version"),
-        count=driver.get("count"),
-        gpus=tuple(gpus),
+    silent = [f"GPU {index}" for index in sorted(asked - gpus.keys())]
+    hanging = [f"GPU {facts.index} in {facts.hung}" for facts in gpus.values() if facts.hung]
+    return replace(
+        reading,
+        gpus=tuple(gpus[index] for index in sorted(gpus)),
         # all was read when only the end is missing: the shutdown hung, which is a hang all the same
-        hung=None if not hung else "shutdown of NVML" if ended else step,
+        hung=", ".join(hanging + silent) or step if killed else None,
     )
 
 
@@ -84,32 +101,109 @@ def _event(line: bytes) -> dict[str, Any]:
     return event if isinstance(event, dict) else {}
 
 
+# --- the probe itself ---
+
+_saying = threading.Lock()
+
+
 def _say(event: str, **content: Any) -> None:
-    sys.stdout.write(json.dumps({"event": event, **content}) + "\n")
-    sys.stdout.flush()
+    with _saying:
+        sys.stdout.write(json.dumps({"event": event, **content}) + "\n")
+        sys.stdout.flush()
+
+
+class _Deadline:
+    """Work in threads of their own: a call that hangs is left behind, and the process ends without it."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    def start(self, work: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        return thread
+
+    def ended(self, thread: threading.Thread) -> bool:
+        thread.join(max(self._end - time.monotonic(), 0.0))
+        return not thread.is_alive()
 
 
 def main() -> None:
-    """The probe: one JSON line a step, so that a hang shows where."""
-    from coldstart_host.gpu_nvml import NvmlSession, NvmlUnusableError
+    """One JSON line a step; every GPU is asked beside the others, so that one hang costs one deadline."""
+    deadline = _Deadline(float(sys.argv[1]))
+    failures: list[BaseException] = []
+    work = _Probe(deadline, failures, thorough="--thorough" in sys.argv)
+    if not deadline.ended(deadline.start(work.guarded(work.open))):
+        _leave("start of NVML")
+    if work.session is not None:
+        work.ask_all()
+        if not deadline.ended(deadline.start(work.guarded(work.session.close))):
+            _leave("shutdown of NVML")
+    if failures:
+        raise failures[0]
 
-    try:
-        session = NvmlSession()
-    except NvmlUnusableError as error:
-        fault = error.fault
-        _say("fault", fault={"call": fault.call, "code": fault.code, "text": fault.text})
-        return
-    _say(
-        "driver",
-        driver_version=session.driver_version,
-        cuda_version=session.cuda_version,
-        count=session.count,
-    )
-    for index in range(session.count):
-        _say("begin", index=index)
-        _say("gpu", facts=gpu_to_json(session.read(index)))
-    _say("end")
-    session.close()
+
+class _Probe:
+    def __init__(self, deadline: _Deadline, failures: list[BaseException], *, thorough: bool) -> None:
+        # imported here, in the main thread: the threads must not wait for each other's imports
+        from coldstart_host.gpu_nvml import NvmlSession, NvmlUnusableError, library_version
+
+        self._kind, self._unusable, self._library = NvmlSession, NvmlUnusableError, library_version
+        self._deadline = deadline
+        self._failures = failures
+        self._thorough = thorough
+        self.session: NvmlSession | None = None
+
+    def guarded(self, work: Callable[[], None]) -> Callable[[], None]:
+        def run_it() -> None:
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001 - raised again in the main thread
+                self._failures.append(error)
+
+        return run_it
+
+    def open(self) -> None:
+        try:
+            session = self._kind()
+        except self._unusable as error:
+            _say("fault", fault=vars(error.fault), library_version=self._library())
+            _say("end")
+            return
+        _say(
+            "driver",
+            driver_version=session.driver_version,
+            cuda_version=session.cuda_version,
+            count=session.count,
+            library_version=self._library(),
+        )
+        self.session = session
+
+    def ask_all(self) -> None:
+        assert self.session is not None
+        session = self.session
+        started = []
+        for index in range(session.count):
+            questions = session.questions(index)
+            _say("begin", index=index)
+            started.append((questions, self._deadline.start(self.guarded(partial(self._ask, questions)))))
+        late = [questions for questions, thread in started if not self._deadline.ended(thread)]
+        for questions in late:
+            _say("gpu", facts=gpu_to_json(questions.facts(hung=questions.call)))
+        if late:
+            _leave("the GPUs")
+        if not self._failures:
+            _say("end")
+
+    def _ask(self, questions: GpuQuestions) -> None:
+        assert self.session is not None
+        _say("gpu", facts=gpu_to_json(self.session.read(questions, thorough=self._thorough)))
+
+
+def _leave(call: str) -> None:
+    """End without the threads that hang; the kernel may keep the process, and never its caller."""
+    _say("hung", call=call)
+    os._exit(0)
 
 
 if __name__ == "__main__":

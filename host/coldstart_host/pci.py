@@ -11,6 +11,7 @@ _NVIDIA = "0x10de"
 _DISPLAY_CLASS = (
     "0x03"  # VGA, XGA, 3D and other display controllers: the GPUs, not their audio or USB functions
 )
+_BRIDGE_CLASS = "0x0680"  # other bridges: NVSwitches
 _PASSED_THROUGH = frozenset({"vfio-pci", "pciback", "pci-stub"})
 
 
@@ -30,11 +31,20 @@ class PciGpu:
 
 def pci_gpus(devices: Path = _DEVICES) -> tuple[PciGpu, ...]:
     """By address; empty where there is no PCI bus."""
+    return _devices(devices, _DISPLAY_CLASS)
+
+
+def nvswitches(devices: Path = _DEVICES) -> tuple[PciGpu, ...]:
+    """The switches of an HGX board; those of a rack stand outside of its hosts."""
+    return tuple(device for device in _devices(devices, _BRIDGE_CLASS) if device.ours)
+
+
+def _devices(devices: Path, kind: str) -> tuple[PciGpu, ...]:
     present = sorted(devices.iterdir()) if devices.is_dir() else []
     return tuple(
         PciGpu(device.name, _read(device / "device"), _driver(device))
         for device in present
-        if _read(device / "vendor") == _NVIDIA and _read(device / "class").startswith(_DISPLAY_CLASS)
+        if _read(device / "vendor") == _NVIDIA and _read(device / "class").startswith(kind)
     )
 
 

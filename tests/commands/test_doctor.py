@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coldstart_host import doctor_gpu, doctor_programs, doctor_system
+from coldstart_host import doctor_gpu, gpu_module, doctor_programs, doctor_system
 from coldstart_host.cpu import CpuFacts, read_cpu_facts
 from coldstart_host.doctor import examine, standard_checks
 from coldstart_host.doctor_finding import Budget, DoctorInput, Finding, Status
@@ -206,17 +206,17 @@ def test_missing_gpu_programs_are_notes_without_a_gpu_and_faults_with_one(
 ) -> None:
     bare = _with(configured, cuda_checkpoint="no-such-cuda", dcgmi="no-such-dcgmi")
     monkeypatch.setattr(doctor_gpu, "pci_gpus", lambda: ())
-    monkeypatch.setattr(doctor_gpu, "_DRIVER_VERSION", tmp_path / "version")
+    monkeypatch.setattr(gpu_module, "_DRIVER_VERSION", tmp_path / "version")
     checks = (doctor_gpu.driver, doctor_gpu.cuda_checkpoint, doctor_gpu.dcgm)
     assert [check(bare, Budget(5)).status for check in checks] == [Status.NOTE] * 3
     (tmp_path / "version").write_text(
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19\n"
     )
-    assert doctor_gpu.driver_version() == "535.129.03"
+    assert gpu_module.module_version() == "535.129.03"
     (tmp_path / "version").write_text(
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n"
     )
-    assert doctor_gpu.driver_version() == "580.95.05"
+    assert gpu_module.module_version() == "580.95.05"
     for check in checks[1:]:
         finding = check(bare, Budget(5))
         assert finding.status is Status.FAULT
@@ -229,7 +229,7 @@ def test_a_gpu_without_a_driver_is_a_fault(
 ) -> None:
     from coldstart_host.pci import PciGpu
 
-    monkeypatch.setattr(doctor_gpu, "_DRIVER_VERSION", tmp_path / "version")
+    monkeypatch.setattr(gpu_module, "_DRIVER_VERSION", tmp_path / "version")
     monkeypatch.setattr(doctor_gpu, "pci_gpus", lambda: (PciGpu("0000:0f:00.0", "0x2335", None),))
     finding = doctor_gpu.driver(configured, Budget(5))
     assert finding.status is Status.FAULT

@@ -1,0 +1,373 @@
+"""The questions that one GPU is asked through NVML, in order, with what each answer becomes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from coldstart_host.gpu import (
+    EccCounts,
+    Fabric,
+    GpuFacts,
+    NvLinkErrors,
+    NvmlFault,
+    RemappedRows,
+    RepairPending,
+    RetiredPages,
+    RowSpares,
+    SramErrors,
+    normal_pci_address,
+)
+from coldstart_host.gpu_codes import SKIPPED_CODES, NvmlCode, RecoveryAction
+
+T = TypeVar("T")
+
+_FIELD_MEMORY_TEMPERATURE = 82
+_FIELD_RESET = 226  # before field 230 there were two of them
+_FIELD_DRAIN_AND_RESET = 227
+_FIELD_RECOVERY_ACTION = 230
+_FIELD_LINK_RECOVERY_FAILED = 214
+_FIELD_LINK_RECOVERY = 215
+_FIELD_LINK_EFFECTIVE_ERRORS = 219
+_LINK_COUNTERS = ("replay", "recovery", "crc_flit", "crc_data", "ecc_data")  # by NVML's number
+_NVLINK_LIMIT = 64
+_VALUE_KINDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+
+
+class GpuQuestions:
+    """Sorts the answers of one GPU: a value, a question it does not know, or a fault.
+
+    Another thread may take `facts` at any moment: the answers so far, and in `call` the one that is awaited.
+    """
+
+    def __init__(self, nvml: Any, index: int) -> None:
+        self.nvml = nvml
+        self.index = index
+        self.call = ""
+        self.values: dict[str, Any] = {}
+        self.handle: Any = None
+        self._faults: list[NvmlFault] = []
+        self._skipped: list[str] = []
+        self._lost = False
+
+    def facts(self, *, hung: str | None = None) -> GpuFacts:
+        values = {name: value for name, value in list(self.values.items()) if value is not None}
+        return GpuFacts(
+            index=self.index,
+            hung=hung,
+            skipped=tuple(dict.fromkeys(self._skipped)),
+            faults=tuple(self._faults),
+            **values,
+        )
+
+    def ask(self, call: str, *ways: Callable[[], T]) -> T | None:
+        """The first way that the driver knows; a GPU that is lost is not asked again."""
+        if self._lost:
+            return None
+        self.call = call
+        for way in ways:
+            try:
+                return self._twice(way)
+            except self.nvml.NVMLError as error:
+                if error.value in SKIPPED_CODES:
+                    continue
+                self._fault(call, error)
+                return None
+        self._skipped.append(call)
+        return None
+
+    def plain(self, call: str, *arguments: Any) -> Any:
+        """A function of NVML that takes the handle and is named `call` in nvidia-ml-py too."""
+        return self.ask(call, lambda: getattr(self.nvml, call)(self.handle, *arguments))
+
+    def fields(self, *wanted: int | tuple[int, int]) -> list[int | None]:
+        """The values of several fields (with their scope) in one call; each may be unknown to the GPU."""
+        answers = self.ask(
+            "nvmlDeviceGetFieldValues",
+            lambda: self.nvml.nvmlDeviceGetFieldValues(self.handle, list(wanted)),
+        )
+        return [None] * len(wanted) if answers is None else [self._field(answer) for answer in answers]
+
+    def _field(self, answer: Any) -> int | None:
+        if answer.nvmlReturn == 0:
+            kind = answer.valueType
+            return int(getattr(answer.value, _VALUE_KINDS[kind] if kind < len(_VALUE_KINDS) else "ullVal"))
+        # an old driver calls a field that it does not know an invalid argument
+        if answer.nvmlReturn in {*SKIPPED_CODES, NvmlCode.INVALID_ARGUMENT, NvmlCode.NOT_FOUND}:
+            self._skipped.append(f"field {answer.fieldId}")
+        else:
+            self._fault(f"field {answer.fieldId}", self.nvml.NVMLError(answer.nvmlReturn))
+        return None
+
+    def _fault(self, call: str, error: Any) -> None:
+        self._faults.append(NvmlFault(call, error.value, str(error)))
+        self._lost = self._lost or error.value == NvmlCode.GPU_IS_LOST
+
+    def _twice(self, function: Callable[[], T]) -> T:
+        try:
+            return function()
+        except self.nvml.NVMLError as error:
+            if error.value != NvmlCode.UNKNOWN:
+                raise
+            return function()  # often momentary: a driver that was just loaded, a reset under way
+
+
+def ask_gpu(of: GpuQuestions, *, thorough: bool) -> None:
+    """All questions; who it is comes first, so that whatever hangs or fails later has a name."""
+    handle = of.ask("nvmlDeviceGetHandleByIndex", lambda: of.nvml.nvmlDeviceGetHandleByIndex(of.index))
+    if handle is None:
+        return
+    of.handle = handle
+    for part in (
+        _identity,
+        _recovery,
+        _memory,
+        _ecc,
+        _repairs,
+        _heat,
+        _pcie,
+        _modes,
+        _use,
+        _nvlinks,
+        _fabric,
+    ):
+        part(of)
+    if thorough:
+        _validate_inforom(of)
+
+
+def _identity(of: GpuQuestions) -> None:
+    of.values["uuid"] = of.plain("nvmlDeviceGetUUID")
+    pci = of.plain("nvmlDeviceGetPciInfo")
+    of.values["pci_bus_id"] = None if pci is None else normal_pci_address(_text(pci.busId))
+    of.values["name"] = of.plain("nvmlDeviceGetName")
+    of.values["serial"] = of.plain("nvmlDeviceGetSerial")
+
+
+def _recovery(of: GpuQuestions) -> None:
+    action, reset, drain_and_reset, memory_temperature = of.fields(
+        _FIELD_RECOVERY_ACTION, _FIELD_RESET, _FIELD_DRAIN_AND_RESET, _FIELD_MEMORY_TEMPERATURE
+    )
+    if action is None and (reset is not None or drain_and_reset is not None):
+        action = RecoveryAction.NONE
+        if drain_and_reset:
+            action = RecoveryAction.DRAIN_AND_RESET
+        if reset:
+            action = RecoveryAction.GPU_RESET
+    of.values["recovery_action"] = None if action is None else int(action)
+    of.values["memory_temperature_celsius"] = memory_temperature or None
+
+
+def _memory(of: GpuQuestions) -> None:
+    nvml = of.nvml
+    memory = of.ask(
+        "nvmlDeviceGetMemoryInfo",
+        lambda: nvml.nvmlDeviceGetMemoryInfo(of.handle, version=nvml.nvmlMemory_v2),
+        lambda: nvml.nvmlDeviceGetMemoryInfo(of.handle),
+    )
+    if memory is not None:
+        of.values |= {"memory_total_bytes": memory.total, "memory_used_bytes": memory.used}
+
+
+def _ecc(of: GpuQuestions) -> None:
+    mode = of.plain("nvmlDeviceGetEccMode")
+    if mode is not None:
+        of.values |= {"ecc_enabled": bool(mode[0]), "ecc_enabled_after_reboot": bool(mode[1])}
+    of.values["ecc"] = of.ask("nvmlDeviceGetTotalEccErrors", lambda: _ecc_counts(of.nvml, of.handle))
+    of.values["sram"] = of.ask("nvmlDeviceGetSramEccErrorStatus", lambda: _sram(of.nvml, of.handle))
+
+
+def _ecc_counts(nvml: Any, handle: Any) -> EccCounts:
+    corrected, uncorrected, volatile, aggregate = 0, 1, 0, 1
+    return EccCounts(
+        volatile_corrected=nvml.nvmlDeviceGetTotalEccErrors(handle, corrected, volatile),
+        volatile_uncorrected=nvml.nvmlDeviceGetTotalEccErrors(handle, uncorrected, volatile),
+        aggregate_corrected=nvml.nvmlDeviceGetTotalEccErrors(handle, corrected, aggregate),
+        aggregate_uncorrected=nvml.nvmlDeviceGetTotalEccErrors(handle, uncorrected, aggregate),
+    )
+
+
+def _sram(nvml: Any, handle: Any) -> SramErrors:
+    status = nvml.c_nvmlEccSramErrorStatus_v1_t()
+    nvml.nvmlDeviceGetSramEccErrorStatus(handle, ctypes.byref(status))
+    return SramErrors(
+        aggregate_uncorrected=status.aggregateUncParity + status.aggregateUncSecDed,
+        volatile_uncorrected=status.volatileUncParity + status.volatileUncSecDed,
+        threshold_exceeded=bool(status.bThresholdExceeded),
+    )
+
+
+def _repairs(of: GpuQuestions) -> None:
+    """Row remapping from Ampere on, page retirement before; each generation does not know the other's."""
+    rows = of.plain("nvmlDeviceGetRemappedRows")
+    if rows is not None:
+        of.values["remapped_rows"] = RemappedRows(rows[0], rows[1], bool(rows[2]), bool(rows[3]))
+        spares = of.plain("nvmlDeviceGetRowRemapperHistogram")
+        if spares is not None:
+            of.values["row_spares"] = RowSpares(
+                spares.max, spares.high, spares.partial, spares.low, spares.none
+            )
+    pending = of.plain("nvmlDeviceGetRetiredPagesPendingStatus")
+    of.values["retired_pages_pending"] = None if pending is None else bool(pending)
+    if pending is not None:
+        single, double = (of.plain("nvmlDeviceGetRetiredPages", cause) for cause in (0, 1))
+        if single is not None and double is not None:
+            of.values["retired_pages"] = RetiredPages(len(single), len(double))
+    repair = of.plain("nvmlDeviceGetRepairStatus")
+    of.values["repair_pending"] = repair and RepairPending(bool(repair[0]), bool(repair[1]))
+    flag = of.plain("nvmlDeviceGetUnrepairableMemoryFlag_v1")
+    of.values["unrepairable_memory"] = None if flag is None else bool(flag)
+    checksum = of.plain("nvmlDeviceGetInforomConfigurationChecksum")
+    of.values["inforom_valid"] = None if checksum is None else True
+
+
+def _heat(of: GpuQuestions) -> None:
+    nvml = of.nvml
+    of.values["clocks_events"] = of.ask(
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(of.handle),
+        lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(of.handle),
+    )
+    of.values["performance_state"] = of.plain("nvmlDeviceGetPerformanceState")
+    of.values["temperature_celsius"] = of.plain("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU)
+    of.values["temperature_margin_celsius"] = of.plain("nvmlDeviceGetMarginTemperature")
+    for name, threshold in (
+        ("slowdown_celsius", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
+        ("shutdown_celsius", nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
+        ("memory_limit_celsius", nvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX),
+    ):
+        of.values[name] = of.plain("nvmlDeviceGetTemperatureThreshold", threshold)
+
+
+def _pcie(of: GpuQuestions) -> None:
+    for name, call in (
+        ("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration"),
+        ("pcie_generation_max", "nvmlDeviceGetMaxPcieLinkGeneration"),
+        ("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth"),
+        ("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth"),
+        ("pcie_replays", "nvmlDeviceGetPcieReplayCounter"),
+    ):
+        of.values[name] = of.plain(call)
+
+
+def _modes(of: GpuQuestions) -> None:
+    persistence = of.plain("nvmlDeviceGetPersistenceMode")
+    of.values["persistence"] = None if persistence is None else bool(persistence)
+    mig = of.plain("nvmlDeviceGetMigMode")
+    if mig is not None:
+        of.values |= {"mig_enabled": bool(mig[0]), "mig_enabled_after_reset": bool(mig[1])}
+    of.values["compute_mode"] = of.plain("nvmlDeviceGetComputeMode")
+
+
+def _use(of: GpuQuestions) -> None:
+    """The processes of every kind that the GPU tells of; None where it tells of none."""
+    kinds = [of.ask(f"nvmlDeviceGet{kind}", *_ways(of, kind)) for kind in _PROCESS_KINDS]
+    known = [pids for pids in kinds if pids is not None]
+    of.values["process_ids"] = tuple(sorted({pid for pids in known for pid in pids})) if known else None
+
+
+_PROCESS_KINDS = ("ComputeRunningProcesses", "GraphicsRunningProcesses", "MPSComputeRunningProcesses")
+
+
+def _ways(of: GpuQuestions, kind: str) -> Iterator[Callable[[], tuple[int, ...]]]:
+    for version in (3, 2):
+        function = getattr(of.nvml, f"nvmlDeviceGet{kind}_v{version}")
+        yield lambda function=function: tuple(process.pid for process in function(of.handle))  # type: ignore[misc]
+
+
+def _nvlinks(of: GpuQuestions) -> None:
+    """The links until NVML says that there is no such link; nothing without NVLink."""
+    states = list(_link_states(of))
+    if not states:
+        return
+    active = [link for link, state in enumerate(states) if state]
+    of.values |= {"nvlinks": len(states), "nvlinks_active": len(active)}
+    of.values["nvlink_errors"] = tuple(counts for counts in _link_errors(of, active) if counts.total)
+
+
+def _link_states(of: GpuQuestions) -> Iterator[bool]:
+    for link in range(_NVLINK_LIMIT):
+        state = of.ask("nvmlDeviceGetNvLinkState", lambda link=link: _link_state(of, link))  # type: ignore[misc]
+        if state is None:
+            return
+        yield state
+
+
+def _link_state(of: GpuQuestions, link: int) -> bool | None:
+    try:
+        return bool(of.nvml.nvmlDeviceGetNvLinkState(of.handle, link))
+    except of.nvml.NVMLError as error:
+        if error.value != NvmlCode.INVALID_ARGUMENT:
+            raise
+        return None  # there is no such link
+
+
+def _link_errors(of: GpuQuestions, links: list[int]) -> Iterator[NvLinkErrors]:
+    """Per link, through the counters of NVLink 4 and before, or the fields of NVLink 5."""
+    for link in links:
+        counts = [
+            of.plain("nvmlDeviceGetNvLinkErrorCounter", link, number) for number in range(len(_LINK_COUNTERS))
+        ]
+        if all(count is None for count in counts):
+            yield from _newer_link_errors(of, links)
+            return
+        yield NvLinkErrors(link, *counts)
+
+
+def _newer_link_errors(of: GpuQuestions, links: list[int]) -> Iterator[NvLinkErrors]:
+    kinds = (_FIELD_LINK_RECOVERY, _FIELD_LINK_RECOVERY_FAILED, _FIELD_LINK_EFFECTIVE_ERRORS)
+    values = of.fields(*((kind, link) for link in links for kind in kinds))
+    for number, link in enumerate(links):
+        recovery, failed, effective = values[3 * number : 3 * number + 3]
+        yield NvLinkErrors(link, None, recovery, None, None, None, failed, effective)
+
+
+def _fabric(of: GpuQuestions) -> None:
+    nvml = of.nvml
+    of.values["fabric"] = of.ask(
+        "nvmlDeviceGetGpuFabricInfo",
+        lambda: _fabric_info(of, nvml.c_nvmlGpuFabricInfo_v3_t),
+        lambda: _fabric_info(of, nvml.c_nvmlGpuFabricInfo_v2_t),
+    )
+
+
+def _fabric_info(of: GpuQuestions, layout: Any) -> Fabric:
+    info = layout()
+    of.nvml.nvmlDeviceGetGpuFabricInfoV(of.handle, ctypes.byref(info))
+    return Fabric(
+        state=info.state & 0xFF,  # NVML writes one byte of state, nvidia-ml-py reads four
+        status=info.status,
+        health_mask=info.healthMask,
+        health_summary=getattr(info, "healthSummary", None),
+        cluster_uuid=_uuid_text(bytes(info.clusterUuid)),
+        clique=info.cliqueId,
+    )
+
+
+def _uuid_text(raw: bytes) -> str:
+    text = raw.hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+def _validate_inforom(of: GpuQuestions) -> None:
+    of.ask("nvmlDeviceValidateInforom", lambda: of.nvml.nvmlDeviceValidateInforom(of.handle) or True)
+
+
+_PARTS = (
+    _identity,
+    _recovery,
+    _memory,
+    _ecc,
+    _repairs,
+    _heat,
+    _pcie,
+    _modes,
+    _use,
+    _nvlinks,
+    _fabric,
+)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode("ascii", "replace") if isinstance(value, bytes) else value
