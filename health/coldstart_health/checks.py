@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from coldstart_cli.config import Config
 from coldstart_cli.errors import BusyError, ColdstartError, ConfigError
+from coldstart_health.diagnosing import Diagnosing, diagnosing_path, left_over, read_diagnosing
 from coldstart_health.evidence import Evidence, Limits
+from coldstart_health.host_checks import levels
 from coldstart_health.inventory import (
     Inventory,
     inventory_path,
@@ -21,7 +23,10 @@ from coldstart_health.inventory import (
 )
 from coldstart_health.judgement import judge
 from coldstart_health.pressure import HostPressure, read_pressure
+from coldstart_health.samples import Sample, load_sample, record_sample, sample_path
 from coldstart_health.verdict import HOST, CheckRun, Expectation, Finding, HealthReport, Verdict
+from coldstart_host.clock import ClockFacts, read_clock
+from coldstart_host.fabric import FabricFacts, read_fabric
 from coldstart_host.gpu import NvmlReading
 from coldstart_host.gpu_probe import PROBE_DEADLINE_SECONDS, read_gpus
 from coldstart_host.pci import PciGpu, pci_gpus
@@ -50,9 +55,11 @@ def gather(
     pressure = _InBackground(lambda: read_pressure(_folders(config)))
     run.expectation()
     run.read_gpus()
+    run.read_host()
     run.take_pressure(pressure)
     if active:
         run.diagnose(deadline_seconds=active_deadline_seconds)
+    run.record_sample()
     run.record()
     return run.evidence()
 
@@ -70,7 +77,12 @@ class HealthRun:
         self._expected = Expectation(0, "no record", explicit=False)
         self._reading = NvmlReading()
         self._bus: tuple[PciGpu, ...] = ()
+        self._fabric: FabricFacts | None = None
         self._pressure: HostPressure | None = None
+        self._clock: ClockFacts | None = None
+        self._previous: Sample | None = None
+        self._diagnosing: Diagnosing | None = None
+        self._orphans: tuple[int, ...] = ()
         self._dcgm: DcgmOutput | None = None
 
     def evidence(self) -> Evidence:
@@ -81,7 +93,12 @@ class HealthRun:
             known=self._known,
             reading=self._reading,
             bus=self._bus,
+            fabric=self._fabric,
             pressure=self._pressure,
+            clock=self._clock,
+            previous=self._previous,
+            diagnosing=self._diagnosing,
+            orphans=self._orphans,
             dcgm=self._dcgm,
             notes=tuple(self._notes),
             duration_seconds=time.monotonic() - self._started,
@@ -108,7 +125,17 @@ class HealthRun:
         with self._check("nvml"):
             self._reading = read_gpus(deadline_seconds=PROBE_DEADLINE_SECONDS)
             self._bus = pci_gpus()
+            self._fabric = read_fabric()
         return self._reading
+
+    def read_host(self) -> None:
+        """The clock, a diagnosis at work, and what the last run measured."""
+        self._clock = read_clock()
+        previous = load_sample(sample_path(self._config.run_folder))
+        if previous and previous.before(self._clock.uptime_seconds):
+            self._previous = previous
+        self._diagnosing = read_diagnosing(diagnosing_path(self._config.run_folder))
+        self._orphans = left_over()
 
     def take_pressure(self, sample: _InBackground[HostPressure]) -> None:
         with self._check("pressure"):
@@ -126,6 +153,17 @@ class HealthRun:
     def add_diagnosis(self, output: DcgmOutput) -> None:
         self._dcgm = output
         self._checks.append(CheckRun("dcgm", output.duration_seconds))
+
+    def record_sample(self) -> None:
+        """What this run measured, for the next one: two samples in a row decide."""
+        if self._clock is None or self._pressure is None:
+            return
+        now = levels(self._pressure, self._limits, self._previous)
+        sample = Sample(self._clock.uptime_seconds, self._clock.booted_at, self._clock.synchronised, now)
+        try:
+            record_sample(sample_path(self._config.run_folder), sample)
+        except ColdstartError as error:
+            self._note("sample_not_recorded", Verdict.OK, error)
 
     def record(self) -> None:
         """Remember what is here for the next boot; a state folder we may not write is said, and no fault."""

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from coldstart_health.diagnosing import Diagnosing
 from coldstart_health.inventory import NO_DRIVER_CODES, Inventory
 from coldstart_health.pressure import HostPressure
+from coldstart_health.samples import Sample
 from coldstart_health.verdict import CheckRun, Expectation, Finding
+from coldstart_host.clock import ClockFacts
+from coldstart_host.fabric import FabricFacts
 from coldstart_host.gpu import NvmlReading
 from coldstart_host.pci import PciGpu
 
@@ -27,6 +31,7 @@ class Limits:
 class Evidence:
     """Facts without an opinion. `checks` are those asked for, each with its error where it was not made.
 
+    `previous` is the host's last sample; `orphans` are processes that an earlier diagnosis left.
     `notes` are findings of the gathering itself, such as a record that could not be written.
     """
 
@@ -36,7 +41,12 @@ class Evidence:
     known: Inventory | None = None
     reading: NvmlReading = field(default_factory=NvmlReading)
     bus: tuple[PciGpu, ...] = ()
+    fabric: FabricFacts | None = None
     pressure: HostPressure | None = None
+    clock: ClockFacts | None = None
+    previous: Sample | None = None
+    diagnosing: Diagnosing | None = None
+    orphans: tuple[int, ...] = ()
     dcgm: DcgmOutput | None = None
     notes: tuple[Finding, ...] = ()
     duration_seconds: float = 0.0

@@ -4,158 +4,206 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from coldstart_health.gpu_faults import LOOK, RECOVERY, RESET, SOURCE, fault_finding
 from coldstart_health.verdict import Finding, Verdict
-from coldstart_host.gpu import (
-    ClocksEvent,
-    ComputeMode,
-    FabricState,
-    GpuFacts,
-    NvmlCode,
-    NvmlFault,
-    RecoveryAction,
-)
+from coldstart_host.gpu import GpuFacts
+from coldstart_host.gpu_codes import ClocksEvent, ComputeMode, RecoveryAction
 
-_SOURCE = "nvml"
 # Hopper and later may answer a threshold with a margin; no GPU slows down below this
 _PLAUSIBLE_THRESHOLD_CELSIUS = 60
-_RESET = "drain it, then `nvidia-smi --gpu-reset -i {gpu}`"
+# where NVIDIA and DCGM send a GPU back: DCGM errors 7, 8 and 132
+_RETIRED_PAGES_LIMIT = 63
+_DOUBLE_BIT_PAGES_WARNING = 15
+_REMAPPED_ROWS_LIMIT = 512
+# without the driver's own threshold (before 550) operators send a GPU back above this
+_SRAM_WARNING = 4
+# counted since the host booted, so the true rate is at least this: a link or slot that keeps failing
+_ERRORS_PER_HOUR = 60
+_SETTLING_SECONDS = 3600.0
+_MEMORY_SHARE = 0.98
 _REPLACE = "take it out of service and have it replaced"
-_LOOK = "see `nvidia-smi -q -i {gpu}`"
-
-# (reason, verdict, action) of each NVML code; what is not here is `nvml_error`, unknown
-_FAULTS: dict[int, tuple[str, Verdict, str]] = {
-    NvmlCode.NO_PERMISSION: ("nvml_no_permission", Verdict.UNKNOWN, "run as root"),
-    NvmlCode.INSUFFICIENT_POWER: ("power_cable", Verdict.DRAIN, "check the GPU's power cables"),
-    NvmlCode.DRIVER_NOT_LOADED: ("driver_not_loaded", Verdict.DRAIN, "modprobe nvidia"),
-    NvmlCode.TIMEOUT: ("probe_hang", Verdict.UNKNOWN, "see `dmesg` for NVRM lines; reboot if it repeats"),
-    NvmlCode.IRQ_ISSUE: ("irq_issue", Verdict.DRAIN, "see `dmesg` for NVRM lines"),
-    NvmlCode.CORRUPTED_INFOROM: (
-        "inforom_corrupt",
-        Verdict.DRAIN,
-        "have NVIDIA's field diagnostic run on it",
+_COOLING = "check cooling of the host"
+_CLOCKS: dict[ClocksEvent, tuple[str, str, str]] = {
+    ClocksEvent.HW_SLOWDOWN: (
+        "clocks_hw_slowdown",
+        "the hardware halves the clocks: too hot, or power failing",
+        "check cooling and power of the host",
     ),
-    NvmlCode.GPU_IS_LOST: (
-        "gpu_lost",
-        Verdict.REBOOT,
-        "reboot the host; replace the GPU if it is lost again",
+    ClocksEvent.SW_THERMAL: (
+        "clocks_sw_thermal",
+        "the driver lowers the clocks: GPU or memory above its operating temperature",
+        _COOLING,
     ),
-    NvmlCode.RESET_REQUIRED: ("reset_required", Verdict.RESET, _RESET),
-    NvmlCode.OPERATING_SYSTEM: (
-        "driver_blocked",
-        Verdict.UNKNOWN,
-        "see `dmesg` and the cgroup's device rules",
+    ClocksEvent.HW_THERMAL: (
+        "clocks_hw_thermal",
+        "the hardware lowers the clocks: temperature too high",
+        _COOLING,
     ),
-    NvmlCode.LIB_RM_VERSION_MISMATCH: (
-        "driver_version_mismatch",
-        Verdict.REBOOT,
-        "reboot: the driver was upgraded while its old kernel module stayed loaded",
+    ClocksEvent.POWER_BRAKE: (
+        "clocks_power_brake",
+        "an external power brake lowers the clocks",
+        "check the power supplies and the host's power limits",
     ),
 }
 
-_RECOVERY: dict[int, tuple[str, Verdict, str]] = {
-    RecoveryAction.GPU_RESET: ("recovery_reset", Verdict.RESET, _RESET),
-    RecoveryAction.NODE_REBOOT: ("recovery_reboot", Verdict.REBOOT, "drain and reboot the host"),
-    RecoveryAction.DRAIN_P2P: (
-        "recovery_drain_p2p",
-        Verdict.DRAIN,
-        "stop all peer-to-peer work, then look again",
-    ),
-    RecoveryAction.DRAIN_AND_RESET: ("recovery_drain_and_reset", Verdict.RESET, _RESET),
-    RecoveryAction.RECOVER_IMEX_DOMAIN: (
-        "recovery_imex_domain",
-        Verdict.DRAIN,
-        "restart nvidia-imex on every node of the domain",
-    ),
-    RecoveryAction.BUS_RESET: ("recovery_bus_reset", Verdict.RESET, "drain it, then reset its PCI bus"),
-    RecoveryAction.SYSTEM_REBOOT: ("recovery_reboot", Verdict.REBOOT, "drain and reboot the host"),
-}
-_CLOCKS_WORDS = {
-    ClocksEvent.HW_SLOWDOWN: "hardware slowdown",
-    ClocksEvent.SW_THERMAL: "software thermal limit",
-    ClocksEvent.HW_THERMAL: "hardware thermal limit",
-    ClocksEvent.POWER_BRAKE: "power brake",
-}
+Found = tuple[str, Verdict, str, str | None]
 
 
-def fault_finding(fault: NvmlFault, subject: str) -> Finding:
-    """One failed NVML call as a finding; a failure to look is never ok."""
-    reason, verdict, action = _FAULTS.get(fault.code, ("nvml_error", Verdict.UNKNOWN, _LOOK))
-    evidence = f"{fault.call}: {fault.text} (NVML {fault.code})"
-    return Finding(reason, verdict, subject, _SOURCE, evidence, action.format(gpu=subject))
-
-
-def gpu_findings(gpu: GpuFacts, all_gpus: Sequence[GpuFacts]) -> Iterator[Finding]:
+def gpu_findings(
+    gpu: GpuFacts, all_gpus: Sequence[GpuFacts], *, uptime_seconds: float | None = None
+) -> Iterator[Finding]:
     """Findings on one GPU; `all_gpus` are those of the host, to compare like with like."""
     for fault in gpu.faults:
         yield fault_finding(fault, gpu.subject)
     for reason, verdict, evidence, action in (
-        *_memory(gpu),
+        *_hang(gpu),
+        *_rows(gpu),
+        *_pages(gpu),
+        *_memory(gpu, all_gpus),
+        *_ecc(gpu),
         *_recovery(gpu),
         *_heat(gpu),
-        *_links(gpu, all_gpus),
-        *_fabric(gpu),
+        *_pcie(gpu, uptime_seconds),
+        *_nvlinks(gpu, all_gpus, uptime_seconds),
         *_configuration(gpu),
     ):
-        yield Finding(reason, verdict, gpu.subject, _SOURCE, evidence, action.format(gpu=gpu.subject))
+        command = None if action is None else action.format(gpu=gpu.subject)
+        yield Finding(reason, verdict, gpu.subject, SOURCE, evidence, command)
 
 
-Found = tuple[str, Verdict, str, str]
+def model_findings(gpus: Sequence[GpuFacts]) -> Iterator[Finding]:
+    """Different models side by side are said on each of the few: one of them may be the wrong part."""
+    models: dict[str, list[GpuFacts]] = {}
+    for gpu in gpus:
+        if gpu.name:
+            models.setdefault(gpu.name, []).append(gpu)
+    usual = max(models, key=lambda name: len(models[name]), default="")
+    for name, few in models.items():
+        for gpu in few if name != usual else ():
+            evidence = f"{name}, beside {len(models[usual])} {usual}"
+            yield Finding("mixed_models", Verdict.OK, gpu.subject, SOURCE, evidence, None)
 
 
-def _memory(gpu: GpuFacts) -> Iterator[Found]:
+def _hang(gpu: GpuFacts) -> Iterator[Found]:
+    if gpu.hung is not None:
+        evidence = f"the driver did not answer in time, in {gpu.hung or 'the start of its thread'}"
+        yield "probe_hang", Verdict.UNKNOWN, evidence, "see `dmesg` for NVRM lines; reboot if it repeats"
+
+
+def _rows(gpu: GpuFacts) -> Iterator[Found]:
     rows = gpu.remapped_rows
     if rows and rows.failure:
         evidence = f"a row could not be remapped ({rows.uncorrectable} remapped after uncorrectable errors)"
         yield "row_remap_failure", Verdict.REPLACE, evidence, _REPLACE
     if rows and rows.pending:
-        yield "row_remap_pending", Verdict.RESET, "a row remapping waits for a reset", _RESET
+        yield "row_remap_pending", Verdict.RESET, "a row remapping waits for a reset", RESET
+    if rows and rows.correctable + rows.uncorrectable >= _REMAPPED_ROWS_LIMIT:
+        evidence = f"{rows.correctable + rows.uncorrectable} rows remapped, limit {_REMAPPED_ROWS_LIMIT}"
+        yield "row_remap_limit", Verdict.REPLACE, evidence, _REPLACE
+    if gpu.row_spares and gpu.row_spares.none:
+        evidence = f"{gpu.row_spares.none} memory banks have no spare row left: the next fault there is final"
+        yield "row_spares_exhausted", Verdict.DEGRADED, evidence, "plan its replacement"
+
+
+def _pages(gpu: GpuFacts) -> Iterator[Found]:
     if gpu.retired_pages_pending:
-        yield "page_retirement_pending", Verdict.RESET, "a page retirement waits for a reset", _RESET
+        yield "page_retirement_pending", Verdict.RESET, "a page retirement waits for a reset", RESET
+    pages = gpu.retired_pages
+    if pages and pages.single_bit + pages.double_bit >= _RETIRED_PAGES_LIMIT:
+        evidence = f"{pages.single_bit + pages.double_bit} pages retired, limit {_RETIRED_PAGES_LIMIT}"
+        yield "retired_pages_limit", Verdict.REPLACE, evidence, _REPLACE
+    elif pages and pages.double_bit > _DOUBLE_BIT_PAGES_WARNING:
+        evidence = f"{pages.double_bit} pages retired for double-bit errors"
+        yield "retired_pages_many", Verdict.DEGRADED, evidence, "plan its replacement if they increase"
+
+
+def _memory(gpu: GpuFacts, all_gpus: Sequence[GpuFacts]) -> Iterator[Found]:
+    if gpu.unrepairable_memory:
+        yield "memory_unrepairable", Verdict.REPLACE, "the driver reports unrepairable memory", _REPLACE
+    if gpu.repair_pending and (gpu.repair_pending.channel or gpu.repair_pending.tpc):
+        what = "memory channel" if gpu.repair_pending.channel else "TPC"
+        yield "repair_pending", Verdict.RESET, f"a {what} repair waits for a reset", RESET
+    equals = [other.memory_total_bytes or 0 for other in all_gpus if other.name == gpu.name]
+    if gpu.memory_total_bytes and gpu.memory_total_bytes < _MEMORY_SHARE * max(equals, default=0):
+        # MIG and vGPU split a GPU for all; one that alone has less has lost a part
+        evidence = (
+            f"{gpu.memory_total_bytes >> 20} MiB of memory, {max(equals) >> 20} MiB on another {gpu.name}"
+        )
+        yield "memory_reduced", Verdict.DRAIN, evidence, LOOK
+
+
+def _ecc(gpu: GpuFacts) -> Iterator[Found]:
     if gpu.sram and gpu.sram.threshold_exceeded:
         evidence = f"SRAM error threshold exceeded ({gpu.sram.aggregate_uncorrected} uncorrectable)"
         yield "sram_threshold", Verdict.REPLACE, evidence, _REPLACE
+    elif gpu.sram and gpu.sram.aggregate_uncorrected > _SRAM_WARNING:
+        evidence = f"{gpu.sram.aggregate_uncorrected} uncorrectable SRAM errors in its life"
+        yield "sram_uncorrectable", Verdict.DEGRADED, evidence, "plan its replacement if they increase"
     if gpu.ecc and gpu.ecc.volatile_uncorrected:
         # the volatile count goes back to 0 with the reset that clears the fault
         evidence = f"{gpu.ecc.volatile_uncorrected} uncorrectable ECC errors since the driver was loaded"
-        yield "ecc_uncorrectable", Verdict.RESET, evidence, _RESET
+        yield "ecc_uncorrectable", Verdict.RESET, evidence, RESET
 
 
 def _recovery(gpu: GpuFacts) -> Iterator[Found]:
     if gpu.recovery_action in {None, RecoveryAction.NONE}:
         return
-    reason, verdict, action = _RECOVERY.get(
-        gpu.recovery_action or 0, ("recovery_other", Verdict.UNKNOWN, _LOOK)
+    reason, verdict, action = RECOVERY.get(
+        gpu.recovery_action or 0, ("recovery_other", Verdict.UNKNOWN, LOOK)
     )
     yield reason, verdict, f"the driver asks for recovery action {gpu.recovery_action}", action
 
 
 def _heat(gpu: GpuFacts) -> Iterator[Found]:
-    events = ClocksEvent(gpu.clocks_events or 0)
-    words = [word for event, word in _CLOCKS_WORDS.items() if event in events]
-    if words:
-        evidence = f"clocks are held down: {', '.join(words)}"
-        yield "clocks_held_down", Verdict.DEGRADED, evidence, "check cooling and power of the host"
-    if gpu.temperature_celsius is None:
-        return
+    events = ClocksEvent((gpu.clocks_events or 0) & 0x1FF)
+    for event, (reason, evidence, action) in _CLOCKS.items():
+        if event in events:
+            yield reason, Verdict.DEGRADED, evidence, action
+    yield from _temperature(gpu)
+    heat, limit = gpu.memory_temperature_celsius, gpu.memory_limit_celsius
+    if heat and limit and _PLAUSIBLE_THRESHOLD_CELSIUS <= limit <= heat:
+        yield "memory_temperature", Verdict.DEGRADED, f"memory at {heat} C, limit {limit} C", _COOLING
+
+
+def _temperature(gpu: GpuFacts) -> Iterator[Found]:
+    heat = gpu.temperature_celsius
     for reason, verdict, limit in (
         ("temperature_shutdown", Verdict.DRAIN, gpu.shutdown_celsius),
         ("temperature_slowdown", Verdict.DEGRADED, gpu.slowdown_celsius),
     ):
-        if limit and _PLAUSIBLE_THRESHOLD_CELSIUS <= limit <= gpu.temperature_celsius:
-            yield (
-                reason,
-                verdict,
-                f"{gpu.temperature_celsius} C, limit {limit} C",
-                "check cooling of the host",
-            )
+        if heat is not None and limit and _PLAUSIBLE_THRESHOLD_CELSIUS <= limit <= heat:
+            yield reason, verdict, f"{heat} C, limit {limit} C", _COOLING
             return
+    # Hopper and later count down to the slow-down instead
+    margin = gpu.temperature_margin_celsius
+    if margin is not None and margin <= 0:
+        evidence = f"{heat} C, {-margin} C above where it slows down"
+        yield "temperature_slowdown", Verdict.DEGRADED, evidence, _COOLING
 
 
-def _links(gpu: GpuFacts, all_gpus: Sequence[GpuFacts]) -> Iterator[Found]:
-    # the generation drops on an idle GPU and says nothing; the width does not
+def _pcie(gpu: GpuFacts, uptime_seconds: float | None) -> Iterator[Found]:
+    reseat = "reseat the GPU or its riser"
     if gpu.pcie_width and gpu.pcie_width_max and gpu.pcie_width < gpu.pcie_width_max:
         evidence = f"PCIe x{gpu.pcie_width} of x{gpu.pcie_width_max}"
-        yield "pcie_width", Verdict.DEGRADED, evidence, "reseat the GPU or its riser"
+        yield "pcie_width", Verdict.DEGRADED, evidence, reseat
+    # unlike the width the generation drops on an idle GPU, and says nothing there
+    generation, highest = gpu.pcie_generation, gpu.pcie_generation_max
+    if generation and highest and generation < highest and _works(gpu):
+        evidence = f"PCIe generation {generation} of {highest} under load"
+        yield "pcie_generation", Verdict.DEGRADED, evidence, reseat
+    rate = _per_hour(gpu.pcie_replays, uptime_seconds)
+    if rate >= _ERRORS_PER_HOUR:
+        evidence = f"{gpu.pcie_replays} PCIe replays, at least {rate:.0f} an hour"
+        yield "pcie_replay_rate", Verdict.DEGRADED, evidence, reseat
+
+
+def _works(gpu: GpuFacts) -> bool:
+    idle = gpu.clocks_events is None or bool(gpu.clocks_events & ClocksEvent.IDLE)
+    return bool(gpu.process_ids) and not idle and gpu.performance_state == 0
+
+
+def _nvlinks(gpu: GpuFacts, all_gpus: Sequence[GpuFacts], uptime_seconds: float | None) -> Iterator[Found]:
+    look = "see `nvidia-smi nvlink --status -i {gpu}`"
     # no table of models knows what is wired on this host; the GPU's equals do
     active = [
         other.nvlinks_active
@@ -164,28 +212,22 @@ def _links(gpu: GpuFacts, all_gpus: Sequence[GpuFacts]) -> Iterator[Found]:
     ]
     if gpu.nvlinks_active is not None and gpu.nvlinks_active < max(active, default=0):
         evidence = f"{gpu.nvlinks_active} NVLinks active, {max(active)} on another {gpu.name}"
-        yield "nvlink_down", Verdict.DEGRADED, evidence, "see `nvidia-smi nvlink --status -i {gpu}`"
+        yield "nvlink_down", Verdict.DEGRADED, evidence, look
+    for counts in gpu.nvlink_errors:
+        rate = _per_hour(counts.total, uptime_seconds)
+        if counts.recovery_failed:
+            evidence = f"link {counts.link}: {counts.recovery_failed} recoveries failed"
+            yield "nvlink_recovery_failed", Verdict.DRAIN, evidence, look
+        elif rate >= _ERRORS_PER_HOUR:
+            evidence = f"link {counts.link}: {counts.total} errors, at least {rate:.0f} an hour"
+            yield "nvlink_errors", Verdict.DEGRADED, evidence, look
 
 
-def _fabric(gpu: GpuFacts) -> Iterator[Found]:
-    fabric = gpu.fabric
-    if fabric is None or fabric.state == FabricState.NOT_SUPPORTED:
-        return
-    manager = "systemctl status nvidia-fabricmanager"
-    if fabric.state == FabricState.IN_PROGRESS:
-        yield "fabric_in_progress", Verdict.UNKNOWN, "NVLink fabric is still being set up", "ask again later"
-    elif fabric.state != FabricState.COMPLETED:
-        # CUDA does not start on such a GPU: "system not yet initialized"
-        yield "fabric_not_started", Verdict.DRAIN, "NVLink fabric is not set up", manager
-    elif fabric.status:
-        evidence = f"NVLink fabric completed with status {fabric.status}"
-        yield "fabric_failed", Verdict.DRAIN, evidence, manager
-    elif fabric.health_summary == 2:
-        evidence = f"NVLink fabric is unhealthy (mask {fabric.health_mask:#x})"
-        yield "fabric_unhealthy", Verdict.DRAIN, evidence, manager
-    elif fabric.health_summary == 3:
-        evidence = f"NVLink fabric has limited capacity (mask {fabric.health_mask:#x})"
-        yield "fabric_limited", Verdict.DEGRADED, evidence, manager
+def _per_hour(count: int | None, uptime_seconds: float | None) -> float:
+    """The least rate that a count since boot can mean; 0 where it is unknown."""
+    if not count or not uptime_seconds:
+        return 0.0
+    return count / max(uptime_seconds, _SETTLING_SECONDS) * 3600.0
 
 
 def _configuration(gpu: GpuFacts) -> Iterator[Found]:
@@ -195,15 +237,15 @@ def _configuration(gpu: GpuFacts) -> Iterator[Found]:
     if gpu.ecc_enabled is False:
         yield "ecc_off", Verdict.DEGRADED, "ECC is off", "nvidia-smi -i {gpu} -e 1, then reboot"
     elif gpu.ecc_enabled and gpu.ecc_enabled_after_reboot is False:
-        yield (
-            "ecc_off_pending",
-            Verdict.DEGRADED,
-            "ECC goes off at the next reboot",
-            "nvidia-smi -i {gpu} -e 1",
-        )
+        evidence = "ECC goes off at the next reboot"
+        yield "ecc_off_pending", Verdict.DEGRADED, evidence, "nvidia-smi -i {gpu} -e 1"
     if gpu.compute_mode == ComputeMode.PROHIBITED:
         # unlike the other settings this one stops every replica
         evidence = "compute mode is `prohibited`: no program may use the GPU"
         yield "compute_prohibited", Verdict.DRAIN, evidence, "nvidia-smi -i {gpu} -c 0"
+    after = gpu.mig_enabled_after_reset
     if gpu.mig_enabled:
         yield "mig_enabled", Verdict.OK, "MIG is on: the GPU is split", "nvidia-smi -i {gpu} -mig 0"
+    if after is not None and after != gpu.mig_enabled:
+        evidence = f"MIG goes {'on' if after else 'off'} at the next reset"
+        yield "mig_pending", Verdict.DEGRADED, evidence, RESET

@@ -11,9 +11,10 @@ from typing import Any
 
 from coldstart_cli.errors import DataError, IoFailure
 from coldstart_cli.files import atomic_write
-from coldstart_health.gpu_checks import fault_finding
+from coldstart_health.gpu_faults import fault_finding
 from coldstart_health.verdict import HOST, Expectation, Finding, Verdict
-from coldstart_host.gpu import NvmlCode, NvmlReading
+from coldstart_host.gpu import NvmlReading
+from coldstart_host.gpu_codes import NvmlCode
 from coldstart_host.pci import PciGpu
 
 _SCHEMA = "coldstart.health.inventory"
@@ -21,6 +22,7 @@ _VERSION = 1
 _SOURCE = "inventory"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 NO_DRIVER_CODES = frozenset({NvmlCode.LIBRARY_NOT_FOUND, NvmlCode.DRIVER_NOT_LOADED})
+NONE_CODES = NO_DRIVER_CODES | {NvmlCode.GPU_NOT_FOUND}
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def inventory_findings(
     if reading.fault is not None:
         yield from _driver_fault(reading, expected, wanted, bus)
         return
-    if reading.hung:
+    if reading.hung and not any(gpu.hung for gpu in reading.gpus):
         yield _finding(
             "probe_hang",
             Verdict.UNKNOWN,
@@ -139,11 +141,11 @@ def _driver_fault(
 ) -> Iterator[Finding]:
     fault = reading.fault
     assert fault is not None
-    if fault.code not in NO_DRIVER_CODES:
-        yield fault_finding(fault, HOST)
-        return
-    if not wanted:
+    if fault.code in NONE_CODES and not wanted:
         yield no_gpu()
+        return
+    if fault.code not in NO_DRIVER_CODES:
+        yield fault_finding(fault, HOST, about=_versions(reading))
         return
     evidence = f"{_expected(expected, bus)}, and "
     if fault.code == NvmlCode.LIBRARY_NOT_FOUND:
@@ -155,6 +157,13 @@ def _driver_fault(
         wrong = sorted({gpu.driver for gpu in bus if gpu.driver and gpu.driver != "nvidia"})
         evidence += "NVIDIA's kernel driver is not loaded" + (f" ({', '.join(wrong)} is)" if wrong else "")
         yield _finding("driver_not_loaded", Verdict.DRAIN, evidence, "modprobe nvidia")
+
+
+def _versions(reading: NvmlReading) -> str:
+    if reading.fault is None or reading.fault.code != NvmlCode.LIB_RM_VERSION_MISMATCH:
+        return ""
+    module, library = (version or "unknown" for version in (reading.module_version, reading.library_version))
+    return f": kernel module {module}, library {library}"
 
 
 def _missing(

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from coldstart_cli.errors import ColdstartError
+from coldstart_health.diagnosing import diagnosing_findings
 from coldstart_health.evidence import Evidence
-from coldstart_health.gpu_checks import gpu_findings
-from coldstart_health.host_checks import pressure_findings
+from coldstart_health.fabric_checks import fabric_findings, has_fabric
+from coldstart_health.gpu_checks import gpu_findings, model_findings
+from coldstart_health.host_checks import clock_findings, pressure_findings
 from coldstart_health.inventory import inventory_findings
 from coldstart_health.verdict import (
     HOST,
@@ -41,6 +43,7 @@ def judge(evidence: Evidence) -> HealthReport:
         cuda_version=evidence.reading.cuda_version,
         dcgm_version=diagnosis.version if diagnosis else None,
         pressure=evidence.pressure,
+        fabric=has_fabric(evidence.reading.gpus, evidence.fabric),
     )
 
 
@@ -52,14 +55,18 @@ def _findings(
         if error := check.error:
             reason = f"{check.name}{NOT_CHECKED}"
             yield Finding(reason, Verdict.UNKNOWN, HOST, check.name, error.message, error.hint)
-    for gpu in evidence.reading.gpus:
-        yield from gpu_findings(gpu, evidence.reading.gpus)
+    gpus = evidence.reading.gpus
+    uptime = evidence.clock.uptime_seconds if evidence.clock else None
+    for gpu in gpus:
+        yield from gpu_findings(gpu, gpus, uptime_seconds=uptime)
+    yield from model_findings(gpus)
+    yield from fabric_findings(gpus, evidence.fabric)
     yield from inventory_findings(evidence.reading, evidence.expected, evidence.bus, evidence.known)
     if evidence.pressure:
-        limits = evidence.limits
-        yield from pressure_findings(
-            evidence.pressure, warn_percent=limits.warn_percent, fail_percent=limits.fail_percent
-        )
+        yield from pressure_findings(evidence.pressure, evidence.limits, evidence.previous)
+    if evidence.clock:
+        yield from clock_findings(evidence.clock, evidence.previous)
+    yield from diagnosing_findings(evidence.diagnosing, evidence.orphans)
     if diagnosis:
         yield from diagnosis.findings
 

@@ -8,6 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from coldstart_host.cgroup import CgroupLimits, read_cgroup_limits
+from coldstart_host.file_system import MountFacts, mount_of
+from coldstart_host.processes import in_container
+
 # psutil's first figure without an interval is a meaningless 0.0
 CPU_SAMPLE_SECONDS = 0.2
 # full: every task waited. 5 % of the last ten seconds without memory is a host that stands still
@@ -26,11 +30,15 @@ class DiskUse:
     used_percent: float = 0.0
     inodes_percent: float = 0.0
     problem: str | None = None
+    mount: MountFacts | None = None
 
 
 @dataclass(frozen=True)
 class HostPressure:
-    """A short sample; the stalls are None on kernels without PSI (before 4.20, or switched off)."""
+    """A short sample; the stalls are None on kernels without PSI (before 4.20, or switched off).
+
+    `cgroup` holds the limits of the container that we are in.
+    """
 
     cpu_percent: float
     cpu_count: int
@@ -40,11 +48,26 @@ class HostPressure:
     disks: tuple[DiskUse, ...]
     memory_stall_percent: float | None
     io_stall_percent: float | None
+    cgroup: CgroupLimits | None = None
 
     @property
     def memory_percent(self) -> float:
-        """What programs cannot have; the page cache counts as available."""
-        return 100.0 * (1 - self.memory_available_bytes / self.memory_total_bytes)
+        """What programs cannot have, of the host or of our container, whichever is tighter."""
+        host = 100.0 * (1 - self.memory_available_bytes / self.memory_total_bytes)
+        own = self.cgroup
+        if own is None or not own.memory_limit_bytes or own.memory_used_bytes is None:
+            return host
+        return max(host, 100.0 * own.memory_used_bytes / own.memory_limit_bytes)
+
+    @property
+    def percents(self) -> dict[str, float]:
+        """Every figure that has a threshold, under the key that one sample shares with the next."""
+        figures = {"memory": self.memory_percent}
+        for disk in self.disks:
+            if disk.problem is None:
+                figures[f"disk {disk.path}"] = disk.used_percent
+                figures[f"inodes {disk.path}"] = disk.inodes_percent
+        return figures
 
 
 def read_pressure(
@@ -64,6 +87,8 @@ def read_pressure(
         disks=tuple(_disks(folders)),
         memory_stall_percent=_stall(psi / "memory"),
         io_stall_percent=_stall(psi / "io"),
+        # outside a container the group is that of the shell or the unit, whose limit is not the replica's
+        cgroup=read_cgroup_limits() if in_container() else None,
     )
 
 
@@ -95,7 +120,8 @@ def _disk(folder: Path) -> DiskUse:
     inodes = os.statvfs(folder)
     # btrfs and overlay on it report no inode count
     used = 100.0 * (1 - inodes.f_favail / inodes.f_files) if inodes.f_files else 0.0
-    return DiskUse(folder, usage.total, usage.free, usage.percent, used)
+    mount = mount_of(folder.resolve())
+    return DiskUse(folder, usage.total, usage.free, usage.percent, used, mount=mount)
 
 
 def _stall(path: Path) -> float | None:

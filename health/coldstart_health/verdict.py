@@ -11,6 +11,7 @@ from coldstart_health.pressure import HostPressure
 from coldstart_host.gpu import GpuFacts
 
 HOST = "host"
+FABRIC = "fabric"
 NOT_CHECKED = "_not_checked"  # ends the reason of a check that did not run
 
 
@@ -40,7 +41,7 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 @dataclass(frozen=True)
 class Finding:
-    """One observation. `reason` is a stable code; OK ones inform; `subject` is `host` or a GPU's UUID."""
+    """One observation. `reason` is a stable code; OK ones inform; `subject` is `host`, `fabric` or a UUID."""
 
     reason: str
     verdict: Verdict
@@ -91,6 +92,7 @@ class HealthReport:
     cuda_version: str | None = None
     dcgm_version: str | None = None
     pressure: HostPressure | None = None
+    fabric: bool = False
 
     @property
     def overall(self) -> Verdict:
@@ -98,9 +100,17 @@ class HealthReport:
 
     @property
     def host_verdict(self) -> Verdict:
-        """The worst finding that belongs to no GPU of this report."""
-        gpus = {gpu.subject for gpu in self.gpus}
-        return worst(finding.verdict for finding in self.findings if finding.subject not in gpus)
+        """The worst finding that belongs to no GPU of this report, nor to the fabric."""
+        elsewhere = {FABRIC, *(gpu.subject for gpu in self.gpus)}
+        return worst(finding.verdict for finding in self.findings if finding.subject not in elsewhere)
+
+    @property
+    def fabric_verdict(self) -> Verdict | None:
+        """None where there is no NVLink fabric."""
+        return worst(self._verdicts_of(FABRIC)) if self.fabric else None
+
+    def _verdicts_of(self, subject: str) -> list[Verdict]:
+        return [finding.verdict for finding in self.findings if finding.subject == subject]
 
     @property
     def may_serve(self) -> bool:

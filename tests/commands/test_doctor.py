@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coldstart_host import doctor_gpu, gpu_module, doctor_programs, doctor_system
+from coldstart_host import doctor_gpu, doctor_programs, doctor_system, gpu_module
 from coldstart_host.cpu import CpuFacts, read_cpu_facts
 from coldstart_host.doctor import examine, standard_checks
 from coldstart_host.doctor_finding import Budget, DoctorInput, Finding, Status

@@ -14,16 +14,20 @@ from coldstart_host.gpu import (
     EccCounts,
     Fabric,
     GpuFacts,
+    NvLinkErrors,
     NvmlFault,
     RemappedRows,
+    RowSpares,
     gpu_from_json,
     gpu_to_json,
     normal_pci_address,
 )
 from coldstart_host.gpu_probe import ProbeFailedError, read_gpus
-from coldstart_host.pci import PciGpu, pci_gpus
+from coldstart_host.pci import PciGpu, nvswitches, pci_gpus
 from conftest import wait_until
 from stand_ins.gpu_driver import GpuDriver, has_real_driver
+
+NO_CLUSTER = "00000000-0000-0000-0000-000000000000"
 
 
 def install(driver: GpuDriver, monkeypatch: pytest.MonkeyPatch) -> GpuDriver:
@@ -51,7 +55,7 @@ def test_eight_gpus_are_read_with_all_they_say(driver: GpuDriver) -> None:
     assert gpu.process_ids == (4000, 4001)
     assert gpu.recovery_action == 1
     assert (gpu.nvlinks_active, gpu.nvlinks) == (18, 18)
-    assert gpu.fabric == Fabric(state=3, status=0, health_mask=0, health_summary=1)
+    assert gpu.fabric == Fabric(3, 0, 0, 1, cluster_uuid=NO_CLUSTER, clique=0)
     assert gpu.faults == ()
 
 
@@ -80,7 +84,7 @@ def test_a_driver_without_the_newer_functions_is_read_through_the_older_ones(
 def test_an_older_fabric_structure_is_asked_when_the_newer_is_refused(driver: GpuDriver) -> None:
     driver.control("* count 1", "0 fabric_v2_only 1")
     (gpu,) = read_gpus().gpus
-    assert gpu.fabric == Fabric(state=3, status=0, health_mask=0, health_summary=None)
+    assert gpu.fabric == Fabric(3, 0, 0, None, cluster_uuid=NO_CLUSTER, clique=0)
 
 
 def test_a_lost_gpu_leaves_the_others_readable(driver: GpuDriver) -> None:
@@ -121,15 +125,39 @@ def test_a_hang_keeps_what_was_read_and_names_the_step(driver: GpuDriver) -> Non
     started = time.monotonic()
     reading = read_gpus(deadline_seconds=1.5)
     assert time.monotonic() - started < 4
-    assert reading.hung == "GPU 3"
-    assert [gpu.index for gpu in reading.gpus] == [0, 1, 2]
+    assert reading.hung == "GPU 3 in nvmlDeviceGetTemperature"
+    assert [gpu.index for gpu in reading.gpus if gpu.hung is None] == [0, 1, 2, 4, 5, 6, 7]
+    assert reading.gpus[3].uuid, "what came before the hang is kept"
     assert reading.count == 8
-    assert not reading.complete
 
 
 def test_a_driver_that_hangs_at_the_start_is_named_so(driver: GpuDriver) -> None:
     driver.control("* hang Init")
     assert read_gpus(deadline_seconds=1).hung == "start of NVML"
+
+
+def test_a_driver_that_hangs_on_every_gpu_costs_its_deadline_once(driver: GpuDriver) -> None:
+    driver.control("* count 16", "* hang DeviceGetEccMode")
+    started = time.monotonic()
+    reading = read_gpus(deadline_seconds=1.5)
+    assert time.monotonic() - started < 3
+    assert len([gpu for gpu in reading.gpus if gpu.hung == "nvmlDeviceGetEccMode"]) == 16
+
+
+def test_a_driver_that_hangs_at_its_end_has_told_all_it_knows(driver: GpuDriver) -> None:
+    driver.control("* hang Shutdown")
+    reading = read_gpus(deadline_seconds=2)
+    assert reading.hung == "shutdown of NVML"
+    assert reading.complete
+
+
+def test_one_of_sixteen_gpus_vanishes_half_way(driver: GpuDriver) -> None:
+    driver.control("* count 16", "9 vanish DeviceGetEccMode")
+    reading = read_gpus()
+    assert [gpu.index for gpu in reading.gpus if gpu.faults] == [9]
+    (fault,) = reading.gpus[9].faults
+    assert (fault.call, fault.code) == ("nvmlDeviceGetEccMode", 15)
+    assert reading.gpus[9].uuid
 
 
 def test_a_library_that_kills_its_process_is_an_error_and_no_answer(driver: GpuDriver) -> None:
@@ -160,7 +188,7 @@ def test_a_probe_that_kill_cannot_end_does_not_hold_its_caller(driver: GpuDriver
     started = time.monotonic()
     reading = read_gpus(deadline_seconds=1)
     assert time.monotonic() - started < 4
-    assert reading.hung == "GPU 2"
+    assert reading.hung
     assert (freezer / "cgroup.procs").read_text().strip(), "the probe was frozen and is still there"
 
 
@@ -171,6 +199,9 @@ def test_facts_survive_json() -> None:
         ecc=EccCounts(1, 2, 3, 4),
         process_ids=(7,),
         fabric=Fabric(3, 0, 0, None),
+        nvlink_errors=(NvLinkErrors(3, 1, 0, 0, 0, None),),
+        row_spares=RowSpares(1, 2, 3, 4, 5),
+        hung="call",
         skipped=("a",),
         faults=(NvmlFault("call", 999, "text"),),
     )
@@ -211,6 +242,13 @@ def test_only_nvidia_display_devices_count_as_gpus(tmp_path: Path) -> None:
         PciGpu("0000:02:00.0", "0x2330", "nvidia"),
     )
     assert [gpu.ours for gpu in found] == [True, True, False]
+
+
+def test_nvswitches_are_the_bridges_among_nvidias_devices(tmp_path: Path) -> None:
+    pci_device(tmp_path, "0000:05:00.0", "0x10de", "0x068000", "nvidia-nvswitch")
+    pci_device(tmp_path, "0000:06:00.0", "0x15b3", "0x068000", None)
+    pci_device(tmp_path, "0000:07:00.0", "0x10de", "0x030200", "nvidia")
+    assert [switch.address for switch in nvswitches(tmp_path)] == ["0000:05:00.0"]
 
 
 def test_a_host_without_a_pci_bus_has_no_gpus(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@
  *   * count N                  GPUs that NVML counts (8)
  *   N error FUNCTION CODE      FUNCTION (without the nvml prefix) returns CODE for that GPU; `*` for library functions too
  *   N hang FUNCTION            FUNCTION never returns
+ *   N crash FUNCTION           FUNCTION aborts its process
+ *   N vanish FUNCTION          from FUNCTION on, everything asked of that GPU answers that it is lost
  *   N freeze FUNCTION FOLDER   FUNCTION puts its process into the cgroup v1 freezer FOLDER: KILL cannot end it
- *   N VALUE NUMBER             any of the names given to value() below
+ *   N VALUE NUMBER             any of the names given to value() below; those of a link end with its number: replay_3
  * Compiled with -DOLD_DRIVER it lacks the functions that came with later drivers.
  */
 #include <signal.h>
@@ -19,11 +21,13 @@
 #define INVALID_ARGUMENT 2
 #define NOT_SUPPORTED 3
 #define INSUFFICIENT_SIZE 7
+#define GPU_IS_LOST 15
 #define ARGUMENT_VERSION_MISMATCH 25
 #define LIBRARY -1
 
 typedef struct { int index; } device;
 static device devices[64];
+static int vanished[64];
 
 static FILE *control(void) {
     const char *path = getenv("NVML_STAND_IN_CONTROL");
@@ -66,10 +70,11 @@ static int fault(int gpu, const char *function) {
         if (!strcmp(kind, "error")) code = atoi(argument);
         if (!strcmp(kind, "freeze")) freeze(argument);
         if (!strcmp(kind, "crash")) abort();
+        if (!strcmp(kind, "vanish") && gpu != LIBRARY) vanished[gpu] = 1;
         if (!strcmp(kind, "hang")) for (;;) pause();
     }
     if (file) fclose(file);
-    return code;
+    return gpu != LIBRARY && vanished[gpu] ? GPU_IS_LOST : code;
 }
 
 #define ENTER(gpu, function) do { int code_ = fault((gpu), (function)); if (code_) return code_; } while (0)
@@ -95,7 +100,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, device **out) {
 }
 int nvmlDeviceGetName(device *d, char *out, unsigned size) {
     ENTER(d->index, "DeviceGetName");
-    snprintf(out, size, "NVIDIA H100 80GB HBM3");
+    snprintf(out, size, value(d->index, "model", 0) ? "NVIDIA A100-SXM4-80GB" : "NVIDIA H100 80GB HBM3");
     return SUCCESS;
 }
 int nvmlDeviceGetUUID(device *d, char *out, unsigned size) {
@@ -111,13 +116,13 @@ int nvmlDeviceGetSerial(device *d, char *out, unsigned size) {
 int nvmlDeviceGetPciInfo_v3(device *d, void *out) {
     struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } pci = {0};
     ENTER(d->index, "DeviceGetPciInfo");
-    snprintf(pci.bus_id, sizeof pci.bus_id, "00000000:%02X:00.0", 0x1a + d->index);
+    snprintf(pci.bus_id, sizeof pci.bus_id, "00000000:%02X:00.0", (unsigned)value(d->index, "bus", 0x1a + d->index));
     memcpy(out, &pci, sizeof pci);
     return SUCCESS;
 }
 int nvmlDeviceGetMemoryInfo(device *d, uint64_t *out) {
     ENTER(d->index, "DeviceGetMemoryInfo");
-    out[0] = 80ULL << 30; out[1] = 79ULL << 30; out[2] = 1ULL << 30; /* total, free, used */
+    out[0] = value(d->index, "memory_gib", 80) << 30; out[1] = out[0] - (1ULL << 30); out[2] = 1ULL << 30; /* total, free, used */
     return SUCCESS;
 }
 int nvmlDeviceGetEccMode(device *d, unsigned *current, unsigned *pending) {
@@ -133,10 +138,21 @@ int nvmlDeviceGetTotalEccErrors(device *d, int type, int counter, uint64_t *out)
     *out = value(d->index, keys[type & 1][counter & 1], 0);
     return SUCCESS;
 }
+/* before Ampere (`volta 1`) pages are retired; Ampere and later remap rows instead */
 int nvmlDeviceGetRetiredPagesPendingStatus(device *d, unsigned *out) {
-    (void)out;
     ENTER(d->index, "DeviceGetRetiredPagesPendingStatus");
-    return NOT_SUPPORTED; /* Ampere and later remap rows instead */
+    if (!value(d->index, "volta", 0)) return NOT_SUPPORTED;
+    *out = value(d->index, "retired_pending", 0);
+    return SUCCESS;
+}
+int nvmlDeviceGetRetiredPages(device *d, unsigned cause, unsigned *count, uint64_t *out) {
+    unsigned wanted = value(d->index, cause ? "retired_double" : "retired_single", 0), room = *count;
+    ENTER(d->index, "DeviceGetRetiredPages");
+    if (!value(d->index, "volta", 0)) return NOT_SUPPORTED;
+    *count = wanted;
+    if (wanted > room) return INSUFFICIENT_SIZE;
+    for (unsigned n = 0; out && n < wanted; n++) out[n] = n << 16;
+    return SUCCESS;
 }
 int nvmlDeviceGetTemperature(device *d, int sensor, unsigned *out) {
     (void)sensor;
@@ -146,18 +162,23 @@ int nvmlDeviceGetTemperature(device *d, int sensor, unsigned *out) {
 }
 int nvmlDeviceGetTemperatureThreshold(device *d, int which, unsigned *out) {
     ENTER(d->index, "DeviceGetTemperatureThreshold");
-    *out = which == 0 ? value(d->index, "shutdown", 92) : value(d->index, "slowdown", 89);
+    *out = which == 0 ? value(d->index, "shutdown", 92) : which == 1 ? value(d->index, "slowdown", 89) : value(d->index, "memory_limit", 95);
     return SUCCESS;
 }
 NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, "DeviceGetCurrPcieLinkGeneration", "pcie_generation", 1)
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, "DeviceGetMaxPcieLinkGeneration", "pcie_generation_max", 5)
 NUMBER(nvmlDeviceGetCurrPcieLinkWidth, "DeviceGetCurrPcieLinkWidth", "pcie_width", 16)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth, "DeviceGetMaxPcieLinkWidth", "pcie_width_max", 16)
+NUMBER(nvmlDeviceGetPcieReplayCounter, "DeviceGetPcieReplayCounter", "pcie_replays", 0)
+NUMBER(nvmlDeviceGetPerformanceState, "DeviceGetPerformanceState", "performance_state", 0)
+NUMBER(nvmlDeviceGetInforomConfigurationChecksum, "DeviceGetInforomConfigurationChecksum", "inforom_checksum", 4711)
+int nvmlDeviceValidateInforom(device *d) { ENTER(d->index, "DeviceValidateInforom"); return SUCCESS; }
 NUMBER(nvmlDeviceGetPersistenceMode, "DeviceGetPersistenceMode", "persistence", 1)
 NUMBER(nvmlDeviceGetComputeMode, "DeviceGetComputeMode", "compute_mode", 0)
 int nvmlDeviceGetMigMode(device *d, unsigned *current, unsigned *pending) {
     ENTER(d->index, "DeviceGetMigMode");
-    *current = *pending = value(d->index, "mig", 0);
+    *current = value(d->index, "mig", 0);
+    *pending = value(d->index, "mig_pending", *current);
     return SUCCESS;
 }
 int nvmlDeviceGetCurrentClocksThrottleReasons(device *d, uint64_t *out) {
@@ -167,29 +188,62 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(device *d, uint64_t *out) {
 }
 
 typedef struct { unsigned pid; uint64_t memory; unsigned instance, compute; } process;
-static int processes(device *d, unsigned *count, process *out) {
-    unsigned wanted = value(d->index, "processes", 0), room = *count;
-    ENTER(d->index, "DeviceGetComputeRunningProcesses");
+static int processes(device *d, const char *function, const char *key, unsigned first, unsigned *count, process *out) {
+    unsigned wanted = value(d->index, key, 0), room = *count;
+    ENTER(d->index, function);
     *count = wanted;
     if (wanted > room) return INSUFFICIENT_SIZE;
-    for (unsigned n = 0; n < wanted; n++) out[n] = (process){4000 + n, 1 << 20, ~0u, ~0u};
+    for (unsigned n = 0; n < wanted; n++) out[n] = (process){first + n, 1 << 20, ~0u, ~0u};
     return SUCCESS;
 }
-int nvmlDeviceGetComputeRunningProcesses_v2(device *d, unsigned *count, process *out) { return processes(d, count, out); }
+#define PROCESSES(nvml, function, key, first) \
+    int nvml(device *d, unsigned *count, process *out) { return processes(d, function, key, first, count, out); }
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, "DeviceGetComputeRunningProcesses", "processes", 4000)
 
 #ifndef OLD_DRIVER
-int nvmlDeviceGetComputeRunningProcesses_v3(device *d, unsigned *count, process *out) { return processes(d, count, out); }
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, "DeviceGetComputeRunningProcesses", "processes", 4000)
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, "DeviceGetGraphicsRunningProcesses", "graphics_processes", 5000)
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, "DeviceGetMPSComputeRunningProcesses", "mps_processes", 6000)
+int nvmlDeviceGetMarginTemperature(device *d, void *out) {
+    struct { unsigned version; int margin; } *answer = out;
+    ENTER(d->index, "DeviceGetMarginTemperature");
+    if (answer->version != 0x1000008) return ARGUMENT_VERSION_MISMATCH;
+    answer->margin = value(d->index, "margin", 55);
+    return SUCCESS;
+}
+int nvmlDeviceGetRowRemapperHistogram(device *d, void *out) {
+    unsigned *banks = out; /* full, high, partial, low, none */
+    ENTER(d->index, "DeviceGetRowRemapperHistogram");
+    memset(banks, 0, 5 * sizeof *banks);
+    banks[4] = value(d->index, "banks_exhausted", 0);
+    banks[0] = 640 - banks[4];
+    return SUCCESS;
+}
+int nvmlDeviceGetRepairStatus(device *d, void *out) {
+    struct { unsigned version, channel, tpc; } *answer = out;
+    ENTER(d->index, "DeviceGetRepairStatus");
+    answer->channel = value(d->index, "repair_channel", 0);
+    answer->tpc = value(d->index, "repair_tpc", 0);
+    return SUCCESS;
+}
+int nvmlDeviceGetUnrepairableMemoryFlag_v1(device *d, void *out) {
+    struct { unsigned version, flag; } *answer = out;
+    ENTER(d->index, "DeviceGetUnrepairableMemoryFlag");
+    answer->flag = value(d->index, "unrepairable", 0);
+    return SUCCESS;
+}
 int nvmlDeviceGetMemoryInfo_v2(device *d, void *out) {
     struct { unsigned version; uint64_t total, reserved, free, used; } *memory = out;
     ENTER(d->index, "DeviceGetMemoryInfo");
     if (memory->version != 0x02000028) return ARGUMENT_VERSION_MISMATCH;
-    memory->total = 80ULL << 30; memory->reserved = 1ULL << 29; memory->used = 1ULL << 30;
+    memory->total = value(d->index, "memory_gib", 80) << 30; memory->reserved = 1ULL << 29; memory->used = 1ULL << 30;
     memory->free = memory->total - memory->used;
     return SUCCESS;
 }
 int nvmlDeviceGetCurrentClocksEventReasons(device *d, uint64_t *out) { return nvmlDeviceGetCurrentClocksThrottleReasons(d, out); }
 int nvmlDeviceGetRemappedRows(device *d, unsigned *correctable, unsigned *uncorrectable, unsigned *pending, unsigned *failure) {
     ENTER(d->index, "DeviceGetRemappedRows");
+    if (value(d->index, "volta", 0)) return NOT_SUPPORTED;
     *correctable = value(d->index, "remap_correctable", 0);
     *uncorrectable = value(d->index, "remap_uncorrectable", 0);
     *pending = value(d->index, "remap_pending", 0);
@@ -210,16 +264,29 @@ int nvmlDeviceGetNvLinkState(device *d, unsigned link, unsigned *active) {
     *active = link < value(d->index, "nvlinks_active", 18);
     return SUCCESS;
 }
+static long long of_link(int gpu, const char *counter, unsigned link) {
+    char key[64];
+    snprintf(key, sizeof key, "%s_%u", counter, link);
+    return value(gpu, key, 0);
+}
+int nvmlDeviceGetNvLinkErrorCounter(device *d, unsigned link, int counter, uint64_t *out) {
+    static const char *names[] = {"replay", "recovery", "crc_flit", "crc_data", "ecc_data"};
+    ENTER(d->index, "DeviceGetNvLinkErrorCounter");
+    if (value(d->index, "nvlink5", 0)) return NOT_SUPPORTED; /* its links have fields instead */
+    *out = of_link(d->index, names[counter % 5], link);
+    return SUCCESS;
+}
 int nvmlDeviceGetGpuFabricInfoV(device *d, void *out) {
     struct { unsigned version; uint8_t cluster[16]; int status; unsigned clique; uint8_t state; unsigned mask; uint8_t summary; } *fabric = out;
     unsigned version = *(unsigned *)out;
     ENTER(d->index, "DeviceGetGpuFabricInfo");
     if (version != 0x3000028 && version != 0x2000024) return ARGUMENT_VERSION_MISMATCH;
     if (version == 0x3000028 && value(d->index, "fabric_v2_only", 0)) return ARGUMENT_VERSION_MISMATCH;
-    memset(fabric->cluster, 0, sizeof fabric->cluster);
+    memset(fabric->cluster, value(d->index, "cluster", 0), sizeof fabric->cluster);
     fabric->status = value(d->index, "fabric_status", 0);
     fabric->state = value(d->index, "fabric_state", 3);
-    fabric->clique = fabric->mask = 0;
+    fabric->clique = value(d->index, "clique", 0);
+    fabric->mask = value(d->index, "fabric_mask", 0);
     if (version == 0x3000028) fabric->summary = value(d->index, "fabric_summary", 1);
     return SUCCESS;
 }
@@ -227,9 +294,20 @@ int nvmlDeviceGetFieldValues(device *d, int count, void *out) {
     struct { unsigned field, scope; int64_t timestamp, latency; int type, code; union { uint64_t number; } value; } *fields = out;
     ENTER(d->index, "DeviceGetFieldValues");
     for (int n = 0; n < count; n++) {
+        unsigned link = fields[n].scope;
+        int five = value(d->index, "nvlink5", 0);
         fields[n].type = 1;
-        fields[n].code = fields[n].field == 230 ? value(d->index, "recovery_code", 0) : NOT_SUPPORTED;
-        fields[n].value.number = value(d->index, "recovery", 0);
+        fields[n].code = SUCCESS;
+        switch (fields[n].field) {
+        case 82: fields[n].value.number = value(d->index, "memory_temperature", 40); break;
+        case 214: fields[n].code = five ? SUCCESS : NOT_SUPPORTED; fields[n].value.number = of_link(d->index, "recovery_failed", link); break;
+        case 215: fields[n].code = five ? SUCCESS : NOT_SUPPORTED; fields[n].value.number = of_link(d->index, "recovery", link); break;
+        case 219: fields[n].code = five ? SUCCESS : NOT_SUPPORTED; fields[n].value.number = of_link(d->index, "effective", link); break;
+        case 226: fields[n].code = value(d->index, "reset_code", NOT_SUPPORTED); fields[n].value.number = value(d->index, "reset", 0); break;
+        case 227: fields[n].code = value(d->index, "reset_code", NOT_SUPPORTED); fields[n].value.number = value(d->index, "drain_and_reset", 0); break;
+        case 230: fields[n].code = value(d->index, "recovery_code", 0); fields[n].value.number = value(d->index, "recovery", 0); break;
+        default: fields[n].code = NOT_SUPPORTED;
+        }
     }
     return SUCCESS;
 }
