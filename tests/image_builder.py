@@ -21,10 +21,11 @@ from coldstart_fs.entry import Entry
 from coldstart_fs.index import HOLE, Index
 from coldstart_fs.locator import Locator
 from coldstart_fs.names import index_key, locator_key, pack_key
+from coldstart_fs.references import resolve_image
 from coldstart_fs.sources.layer import LayeredTree
 from coldstart_fs.sources.stream import ByteStream
 from coldstart_fs.sources.tar import TarReader
-from coldstart_fs.store import Store, resolve_image
+from coldstart_fs.store import Store
 
 TAR = "application/vnd.oci.image.layer.v1.tar"
 

@@ -17,8 +17,9 @@ from coldstart_fs.index_writer import encode_index
 from coldstart_fs.locator import ChunkLocation, Locator, encode_locator
 from coldstart_fs.names import DIGEST_BYTES, check_name, index_key, locator_key, pack_key
 from coldstart_fs.pack import PackWriter
+from coldstart_fs.references import resolve_image, write_ref
 from coldstart_fs.sources import Progress, open_source
-from coldstart_fs.store import Store, resolve_image, write_ref
+from coldstart_fs.store import Store
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from coldstart_cli.files import atomic_write
 from coldstart_fs.index import Index
 from coldstart_fs.locator import Locator
 from coldstart_fs.names import index_key, locator_key
-from coldstart_fs.store import Store, list_names, read_ref
+from coldstart_fs.references import list_names, read_ref
+from coldstart_fs.store import Store
 
 
 @dataclass(frozen=True)

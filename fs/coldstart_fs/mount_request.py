@@ -22,8 +22,9 @@ from coldstart_fs.kernel_mounts import mount_at, real_mountpoint
 from coldstart_fs.names import digest_text
 from coldstart_fs.overlay import check_overlay
 from coldstart_fs.records import MountRecord, read_record, record_folder
+from coldstart_fs.references import resolve_image
 from coldstart_fs.serving import INSTALL_HINT
-from coldstart_fs.store import MARKER, Store, open_store, resolve_image
+from coldstart_fs.store import MARKER, Store, open_store
 
 
 @dataclass(frozen=True)

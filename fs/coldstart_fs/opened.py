@@ -14,7 +14,8 @@ from coldstart_fs.images import open_index, open_locator
 from coldstart_fs.index import Index
 from coldstart_fs.locator import Locator
 from coldstart_fs.names import digest_text
-from coldstart_fs.store import ResolvedImage, Store, open_store, read_ref, resolve_image
+from coldstart_fs.references import ResolvedImage, read_ref, resolve_image
+from coldstart_fs.store import Store, open_store
 
 
 @dataclass(frozen=True)

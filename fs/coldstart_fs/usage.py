@@ -13,7 +13,8 @@ from coldstart_fs.images import open_locator
 from coldstart_fs.index import HOLE, Index, Inode
 from coldstart_fs.locator import Locator
 from coldstart_fs.names import DIGEST_BYTES
-from coldstart_fs.store import Store, list_names, read_ref
+from coldstart_fs.references import list_names, read_ref
+from coldstart_fs.store import Store
 from coldstart_fs.tree import walk
 
 _TYPES = {

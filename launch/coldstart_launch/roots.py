@@ -53,7 +53,8 @@ class ImageRoot:
     def identity(self, config: Config) -> str:
         del config
         from coldstart_fs.names import digest_text
-        from coldstart_fs.store import open_store, resolve_image
+        from coldstart_fs.references import resolve_image
+        from coldstart_fs.store import open_store
 
         return digest_text(resolve_image(open_store(self.store), self.name).digest)
 
@@ -77,7 +78,8 @@ class ImageRoot:
 
     def configuration(self, config: Config) -> Mapping[str, Any]:
         from coldstart_fs.images import image_configuration
-        from coldstart_fs.store import open_store, resolve_image
+        from coldstart_fs.references import resolve_image
+        from coldstart_fs.store import open_store
 
         store = open_store(self.store)
         return image_configuration(store, resolve_image(store, self.name).digest, config.cache_folder)

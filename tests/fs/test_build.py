@@ -14,8 +14,10 @@ import pytest
 from coldstart_cli.errors import IoFailure, UsageError
 from coldstart_fs import build
 from coldstart_fs.build import IndexReport, index_image
+from coldstart_fs.folder_store import FolderStore
 from coldstart_fs.names import index_key, locator_key, ref_key
-from coldstart_fs.store import FolderStore, Store, open_store, resolve_image
+from coldstart_fs.references import resolve_image
+from coldstart_fs.store import Store, open_store
 from conftest import wait_until
 from image_builder import image_facts
 

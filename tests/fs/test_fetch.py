@@ -15,10 +15,11 @@ from coldstart_fs.build import index_image
 from coldstart_fs.cache import ChunkCache
 from coldstart_fs.chunk import chunk_digest
 from coldstart_fs.fetch import ChunkSource, Loaded
+from coldstart_fs.folder_store import FolderStore
 from coldstart_fs.images import open_image
 from coldstart_fs.locator import Locator
 from coldstart_fs.names import pack_key
-from coldstart_fs.store import FolderStore, open_store
+from coldstart_fs.store import open_store
 
 CHUNK = 131072
 

@@ -20,7 +20,8 @@ from coldstart_cli.errors import (
     UsageError,
 )
 from coldstart_fs.names import digest_text, index_key
-from coldstart_fs.store import Store, list_names, open_store, resolve_image, write_ref
+from coldstart_fs.references import list_names, resolve_image, write_ref
+from coldstart_fs.store import Store, open_store
 
 DIGEST = bytes(range(32))
 

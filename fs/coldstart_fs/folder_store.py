@@ -1,0 +1,194 @@
+"""A store in a folder of this host: one writer at a time, files replaced whole."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from coldstart_cli.errors import (
+    CannotCreateError,
+    DataError,
+    IoFailure,
+    NotFoundError,
+    PermissionNeededError,
+)
+from coldstart_cli.files import atomic_write, exclusive_lock, fsync_directory, make_directory
+from coldstart_fs.store import MARKER, MARKER_CONTENT, PutReport, check_document
+
+
+def open_folder(path: Path, *, create: bool) -> FolderStore:
+    """The store in a folder; with `create`, one that is not there yet is made at the first writing."""
+    marker = path / MARKER
+    try:
+        content = json.loads(marker.read_text("utf-8"))
+    except FileNotFoundError:
+        if not create:
+            raise NotFoundError(
+                f"there is no image store: {path}",
+                hint="`coldstart image index` makes one, or pass `--store`",
+            ) from None
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise CannotCreateError(
+                f"not an image store, and not an empty folder: {path}", hint="choose another `--store`"
+            ) from None
+    except PermissionError as error:
+        raise PermissionNeededError(f"cannot read image store: {path}", hint="run as root") from error
+    except OSError as error:
+        raise IoFailure(f"cannot read image store: {marker}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"image store is damaged: {marker} is not JSON") from error
+    else:
+        check_document(content, "coldstart.store", str(marker))
+    return FolderStore(path)
+
+
+class FolderStore:
+    """A store in a folder of this host; `.lock` and `.writing-*` are its own, never objects."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def url(self) -> str:
+        return str(self.path)
+
+    def get(self, key: str) -> bytes:
+        with self._reading(key):
+            return self._place(key).read_bytes()
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        with self._reading(key):
+            descriptor = os.open(self._place(key), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return self._read_fully(key, descriptor, offset, length)
+            finally:
+                os.close(descriptor)
+
+    def _read_fully(self, key: str, descriptor: int, offset: int, length: int) -> bytes:
+        data = os.pread(descriptor, length, offset)
+        while len(data) < length:
+            more = os.pread(descriptor, length - len(data), offset + len(data))
+            if not more:
+                raise DataError(
+                    f"object is cut short: {self._place(key)}: "
+                    f"it ends before byte {offset + length}, at {offset + len(data)}"
+                )
+            data += more
+        return data
+
+    def put_file(self, key: str, path: Path) -> None:
+        place = self._place(key)
+        self._make_parent(key, place)
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fchmod(descriptor, 0o644)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(path, place)
+            fsync_directory(place.parent)
+        except OSError as error:
+            raise IoFailure(f"cannot write `{place}`: {error.strerror}") from error
+
+    def put_files(
+        self, items: Iterable[tuple[str, Path]], *, on_put: Callable[[int], None] | None = None
+    ) -> PutReport:
+        report = PutReport()
+        for key, path in items:
+            size_bytes = path.stat().st_size
+            if self.size(key) == size_bytes:
+                path.unlink(missing_ok=True)
+                report = report.with_held(size_bytes)
+            else:
+                self.put_file(key, path)
+                report = report.with_sent(size_bytes)
+            if on_put is not None:
+                on_put(size_bytes)
+        return report
+
+    def put_bytes(self, key: str, content: bytes) -> None:
+        place = self._place(key)
+        self._make_parent(key, place)
+        if place.is_dir():
+            raise CannotCreateError(f"names collide in the store: {place} is a folder of other names")
+        atomic_write(place, content)
+
+    def exists(self, key: str) -> bool:
+        return self._place(key).is_file()
+
+    def size(self, key: str) -> int | None:
+        try:
+            status = self._place(key).stat()
+        except OSError:
+            return None
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+    def local_path(self, key: str) -> Path | None:
+        return self._place(key)
+
+    def list(self, prefix: str) -> list[str]:
+        folder, _, _ = prefix.rpartition("/")
+        keys = []
+        for parent, folders, files in os.walk(self.path / folder):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            relative = os.path.relpath(parent, self.path)
+            base = "" if relative == "." else relative + "/"
+            keys += [base + name for name in files if not name.startswith(".")]
+        return sorted(key for key in keys if key.startswith(prefix))
+
+    @contextmanager
+    def writing(self, *, wait_seconds: float = 0.0) -> Iterator[Path]:
+        # image contents may be secret to users of this host; whoever shares a store opens its folder
+        make_directory(self.path, mode=0o700)
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise PermissionNeededError(
+                f"cannot write to image store: {self.path}", hint="run as root, or choose another `--store`"
+            )
+        with exclusive_lock(self.path / ".lock", wait_seconds=wait_seconds):
+            # what an indexing left that was killed: we hold the lock, so nobody uses it
+            for stale in self.path.glob(".writing-*"):
+                shutil.rmtree(stale, ignore_errors=True)
+            if not (self.path / MARKER).exists():
+                atomic_write(self.path / MARKER, MARKER_CONTENT)
+            try:
+                scratch = Path(tempfile.mkdtemp(dir=self.path, prefix=".writing-"))
+            except OSError as error:
+                raise IoFailure(f"cannot write to image store: {self.path}: {error.strerror}") from error
+            try:
+                yield scratch
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+
+    def _place(self, key: str) -> Path:
+        return self.path / key
+
+    def _make_parent(self, key: str, place: Path) -> None:
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise CannotCreateError(
+                f"names collide in the store: a part of {key} is a name of its own",
+                hint="choose another name",
+            ) from error
+        except OSError as error:
+            raise IoFailure(f"cannot create folder: {place.parent}: {error.strerror}") from error
+
+    @contextmanager
+    def _reading(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            place = self._place(key)
+            if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}:
+                raise NotFoundError(f"object is not in the store: {place}") from error
+            if error.errno in {errno.EACCES, errno.EPERM}:
+                raise PermissionNeededError(f"cannot read `{place}`", hint="run as root") from error
+            raise IoFailure(f"cannot read `{place}`: {error.strerror}") from error

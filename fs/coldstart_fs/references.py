@@ -1,0 +1,86 @@
+"""Names of images: small files of a store, written last, and what they stand for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from coldstart_cli.errors import DataError, NotFoundError, UsageError, near_matches_hint
+from coldstart_fs.names import digest_text, index_key, parse_digest, ref_key, split_reference
+from coldstart_fs.store import Store, check_document
+
+_SCHEMA = "coldstart.ref"
+
+
+@dataclass(frozen=True)
+class ResolvedImage:
+    """What a name stands for; `name` is the digest's text where only a digest was given."""
+
+    name: str
+    digest: bytes
+
+    @property
+    def pinned(self) -> str:
+        text = digest_text(self.digest)
+        return self.name if self.name == text else f"{self.name}@{text}"
+
+
+@dataclass(frozen=True)
+class Ref:
+    """What one reference file says."""
+
+    digest: bytes
+    created: str
+
+
+def list_names(store: Store) -> list[str]:
+    """All image names of a store, sorted."""
+    return [key.removeprefix("refs/") for key in store.list("refs/")]
+
+
+def resolve_image(store: Store, name: str) -> ResolvedImage:
+    """What NAME, NAME@blake3:HEX or blake3:HEX stands for in this store."""
+    wanted, pinned = split_reference(name)
+    if wanted is None:
+        assert pinned is not None
+        if not store.exists(index_key(pinned)):
+            raise NotFoundError(
+                f"image is not in the store: {name}", hint=f"coldstart image ls --store {store.url}"
+            )
+        return ResolvedImage(name, pinned)
+    try:
+        digest = read_ref(store, wanted).digest
+    except NotFoundError as error:
+        otherwise = f"coldstart image ls --store {store.url}"
+        hint = near_matches_hint(wanted, list_names(store), otherwise=otherwise)
+        raise NotFoundError(f"image is not in the store: {wanted}", hint=hint) from error
+    if pinned is not None and pinned != digest:
+        raise DataError(
+            f"image name `{wanted}` stands for {digest_text(digest)}, not for {digest_text(pinned)}",
+            hint=f"pin it as {wanted}@{digest_text(digest)}, or use {digest_text(pinned)} alone",
+        )
+    return ResolvedImage(wanted, digest)
+
+
+def write_ref(store: Store, name: str, digest: bytes) -> None:
+    """Let a name stand for an image: the last step of publishing it."""
+    document = {
+        "schema": _SCHEMA,
+        "version": 1,
+        "image": digest_text(digest),
+        "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    store.put_bytes(ref_key(name), json.dumps(document).encode() + b"\n")
+
+
+def read_ref(store: Store, name: str) -> Ref:
+    """The reference behind a name, as it stands in the store."""
+    content = store.get(ref_key(name))
+    place = f"{store.url}/{ref_key(name)}"
+    try:
+        document = json.loads(content)
+        check_document(document, _SCHEMA, place)
+        return Ref(parse_digest(document["image"]), str(document["created"]))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
+        raise DataError(f"image name is damaged: {place}", hint="index the image again") from error
