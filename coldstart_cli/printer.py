@@ -7,13 +7,14 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum, StrEnum
 from typing import Any, TextIO
 
 from coldstart_cli.errors import ColdstartError
 from coldstart_cli.notify import notify
+from coldstart_cli.watch import LOG_SECONDS, line_kept, repeating, status_kept
 
 
 class Level(IntEnum):
@@ -133,6 +134,24 @@ class Printer:
         notify(f"STATUS={text}")
         with Status(text, console=Console(file=self._stderr), refresh_per_second=8):
             yield
+
+    @contextmanager
+    def watching(self, describe: Callable[[], str]) -> Iterator[None]:
+        """Show how far slow work is: one line on a terminal, a note now and then elsewhere, and STATUS=."""
+
+        def say() -> str:
+            return _printable(describe(), keep="")
+
+        with status_kept(say):
+            if self.level < Level.NORMAL:
+                yield
+            elif self._stderr.isatty() and not self._journal and os.environ.get("TERM") != "dumb":
+                with line_kept(self._stderr, say):
+                    yield
+            else:
+                self.note(say())
+                with repeating(LOG_SECONDS, lambda: self.note(say())):
+                    yield
 
     def style(self, text: str, style: str) -> str:
         """Colour a part of the answer, when stdout takes colour."""

@@ -14,7 +14,7 @@ _shtab_coldstart_subparsers=(pool image snap health launch doctor)
 
 _shtab_coldstart_pool_plan_option_strings=(-h --help --prices --supply --demand --service-level --lead-time --peak-utilisation --largest-share --output --accept-suspicious --skip-invalid --dry-run --json -q --quiet -v --verbose --color --config --debug)
 _shtab_coldstart_pool_option_strings=(-h --help)
-_shtab_coldstart_image_index_option_strings=(-h --help --name --platform --dry-run --store --lock-wait --json -q --quiet -v --verbose --color --config --debug)
+_shtab_coldstart_image_index_option_strings=(-h --help --name --platform --compression --trace --dry-run --store --lock-wait --json -q --quiet -v --verbose --color --config --debug)
 _shtab_coldstart_image_mount_option_strings=(-h --help --overlay --detach --suid --dev --dry-run --store --cache --json -q --quiet -v --verbose --color --config --debug)
 _shtab_coldstart_image_unmount_option_strings=(-h --help --stale --lazy --dry-run --json -q --quiet -v --verbose --color --config --debug)
 _shtab_coldstart_image_ls_option_strings=(-h --help -R --recursive --store --cache --json -q --quiet -v --verbose --color --config --debug)
@@ -41,6 +41,7 @@ _shtab_coldstart_pool_plan___output_COMPGEN=_shtab_compgen_files
 _shtab_coldstart_pool_plan___config_COMPGEN=_shtab_compgen_files
 _shtab_coldstart_image_index_pos_0_COMPGEN=_coldstart_source_dirs
 _shtab_coldstart_image_index___name_COMPGEN=_coldstart_image_names
+_shtab_coldstart_image_index___trace_COMPGEN=_shtab_compgen_files
 _shtab_coldstart_image_index___store_COMPGEN=_shtab_compgen_dirs
 _shtab_coldstart_image_index___config_COMPGEN=_shtab_compgen_files
 _shtab_coldstart_image_mount_pos_0_COMPGEN=_coldstart_image_names

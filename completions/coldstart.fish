@@ -124,7 +124,7 @@ function _shtab_coldstart_using
 end
 
 set -g _shtab_coldstart_commands pool 'pool plan' image 'image index' 'image mount' 'image unmount' 'image ls' 'image status' snap 'snap create' 'snap restore' 'snap list' 'snap show' 'snap verify' 'snap remove' health 'health quick' 'health deep' launch doctor
-set -g _shtab_coldstart_opts_with_value --active-timeout --cache --color --config --container --demand --expect-gpus --id --largest-share --lead-time --level --lock-wait --name --output --overlay --peak-utilisation --pid --platform --prices --ready-timeout --ready-url --runc-root --service-level --store --supply --timeout --variant
+set -g _shtab_coldstart_opts_with_value --active-timeout --cache --color --compression --config --container --demand --expect-gpus --id --largest-share --lead-time --level --lock-wait --name --output --overlay --peak-utilisation --pid --platform --prices --ready-timeout --ready-url --runc-root --service-level --store --supply --timeout --trace --variant
 
 complete -c coldstart -e
 complete -c coldstart -f
@@ -158,6 +158,8 @@ complete -c coldstart -n '_shtab_coldstart_using image; and test $_shtab_coldsta
 complete -c coldstart -n '_shtab_coldstart_using image index' -s h -l help -d 'show this help message and exit'
 complete -c coldstart -n '_shtab_coldstart_using image index' -l name -xka "(_coldstart_image_names)" -d 'Name of the image in the store.'
 complete -c coldstart -n '_shtab_coldstart_using image index' -l platform -x -d 'Which image of several; default: this host'"'"'s platform.'
+complete -c coldstart -n '_shtab_coldstart_using image index' -l compression -x -d 'How new chunks are stored: zstd saves bytes on slow links and costs time at every read.'
+complete -c coldstart -n '_shtab_coldstart_using image index' -l trace -xka "(__fish_complete_path (commandline -ct))" -d 'Lay out first what this trace says a start reads.'
 complete -c coldstart -n '_shtab_coldstart_using image index' -l dry-run -d 'Check everything, change nothing.'
 complete -c coldstart -n '_shtab_coldstart_using image index' -l store -xka "(__fish_complete_directories)" -d 'Image store: a folder or file:// URL.'
 complete -c coldstart -n '_shtab_coldstart_using image index' -l lock-wait -x -d 'Wait this long for a lock that another process holds.'

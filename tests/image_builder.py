@@ -9,7 +9,7 @@ import json
 import os
 import stat
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from coldstart_fs.entry import Entry
 from coldstart_fs.index import HOLE, Index
 from coldstart_fs.locator import Locator
 from coldstart_fs.names import index_key, locator_key, pack_key
+from coldstart_fs.progress import Progress
 from coldstart_fs.references import resolve_image
 from coldstart_fs.sources.layer import LayeredTree
 from coldstart_fs.sources.stream import ByteStream
@@ -101,6 +102,18 @@ def entries_by_path(root: Entry, path: bytes = b"") -> dict[bytes, Entry]:
     for name, child in root.children.items():
         found |= entries_by_path(child, path + b"/" + name if path else name)
     return found
+
+
+class Steps(Progress):
+    """Calls a function with the name of each phase as it begins."""
+
+    def __init__(self, act: Callable[[str], None]) -> None:
+        super().__init__()
+        self._act = act
+
+    def __call__(self, text: str) -> None:
+        super().__call__(text)
+        self._act(text)
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coldstart_commands.shell import DryRunOption, Shell, coldstart_command
+
+if TYPE_CHECKING:
+    from coldstart_cli.printer import Printer
+    from coldstart_fs.build import IndexReport
 
 SourceArgument = Annotated[
     str,
@@ -29,6 +34,23 @@ PlatformOption = Annotated[
         show_default=False,
     ),
 ]
+CompressionOption = Annotated[
+    str,
+    typer.Option(
+        "--compression",
+        metavar="none|zstd[:LEVEL]",
+        help="How new chunks are stored: zstd saves bytes on slow links and costs time at every read.",
+    ),
+]
+TraceOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace",
+        metavar="FILE",
+        help="Lay out first what this trace says a start reads.",
+        show_default=False,
+    ),
+]
 
 
 @coldstart_command("store", "lock_wait_seconds")
@@ -37,42 +59,66 @@ def command(
     source: SourceArgument,
     name: NameOption,
     platform: PlatformOption = None,
+    compression: CompressionOption = "none",
+    trace: TraceOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
     """Index an image or a root folder: metadata into an index, contents into packs of the store."""
     from coldstart_fs.build import index_image
+    from coldstart_fs.chunk import Compression
     from coldstart_fs.names import digest_text
+    from coldstart_fs.progress import Progress
     from coldstart_fs.store import open_store
+    from coldstart_fs.trace import load_trace
 
     printer = shell.printer
-    report = index_image(
-        source,
-        store=open_store(shell.config.store, create=True),
-        name=name,
-        progress=printer.status,
-        dry_run=dry_run,
-        platform=platform,
-        wait_seconds=shell.config.number("lock_wait_seconds"),
-    )
+    progress = Progress(f"opening {source}")
+    with printer.watching(progress.describe):
+        report = index_image(
+            source,
+            store=open_store(shell.config.store, create=True),
+            name=name,
+            progress=progress,
+            dry_run=dry_run,
+            platform=platform,
+            wait_seconds=shell.config.number("lock_wait_seconds"),
+            compression=Compression.parse(compression),
+            trace=load_trace(trace) if trace is not None else None,
+        )
+    _say(printer, report)
+    digest = digest_text(report.digest)
+    printer.document("image.index", 1, asdict(report) | {"digest": digest, "notes": list(report.notes)})
+
+
+def _say(printer: Printer, report: IndexReport) -> None:
+    from coldstart_fs.names import digest_text
+
     for note in report.notes:
         printer.warning(note)
-    digest = digest_text(report.digest)
     rows = [
-        ("image", f"{report.name}@{digest}"),
+        ("image", f"{report.name}@{digest_text(report.digest)}"),
         ("entries", f"{report.entries}"),
-        ("content", f"{_megabytes(report.content_bytes)} MB"),
+        ("content", f"{_megabytes(report.content_bytes)} MB in {report.files} files"),
         ("  new", f"{_megabytes(report.new_bytes)} MB"),
         ("  in the store", f"{_megabytes(report.reused_bytes)} MB"),
         ("  repeated", f"{_megabytes(report.repeated_bytes)} MB"),
         ("  zeros", f"{_megabytes(report.zero_bytes)} MB"),
         ("index", f"{_megabytes(report.index_bytes)} MB"),
-        ("time", f"{report.seconds:.1f} s"),
     ]
+    if report.trace is not None:
+        rows.append(("traced, first", f"{_megabytes(report.trace.size_bytes)} MB"))
+        if report.trace.missing_paths:
+            printer.warning(f"trace names {report.trace.missing_paths} paths that are no file of the image")
+    if not report.dry_run:
+        rows.append(("packs", f"{_megabytes(report.pack_bytes)} MB in {report.packs} files"))
+    rows.append(("time", f"{report.seconds:.1f} s"))
     for label, value in rows:
         printer.answer(f"{label:<16}{value}")
-    if dry_run:
-        printer.note("dry run: nothing was written")
-    printer.document("image.index", 1, asdict(report) | {"digest": digest, "notes": list(report.notes)})
+    if report.dry_run:
+        printer.note(
+            f"dry run: nothing was written; it would be {_megabytes(report.new_bytes)} MB of new content "
+            f"in packs, {_megabytes(report.index_bytes)} MB of index, and the name `{report.name}`"
+        )
 
 
 def _megabytes(size_bytes: int) -> str:

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from coldstart_cli.errors import ColdstartError, DataError, NotFoundError
-from coldstart_fs.chunk import DEFAULT_CHUNK_BYTES, Piece, chunk_digest, split
-from coldstart_fs.entry import Entry, walk
-from coldstart_fs.index import HOLE
-from coldstart_fs.index_writer import encode_index
-from coldstart_fs.locator import ChunkLocation, Locator, encode_locator
-from coldstart_fs.names import DIGEST_BYTES, check_name, index_key, locator_key, pack_key
-from coldstart_fs.pack import PackWriter
-from coldstart_fs.references import resolve_image, write_ref
-from coldstart_fs.sources import Progress, open_source
-from coldstart_fs.store import Store
+from coldstart_cli.errors import IoFailure
+from coldstart_fs.chunk import DEFAULT_CHUNK_BYTES, Compression
+from coldstart_fs.chunk_table import ChunkTable
+from coldstart_fs.entry import Entry, in_index_order
+from coldstart_fs.held import HeldChunks
+from coldstart_fs.index_writer import WrittenIndex, write_index
+from coldstart_fs.names import check_name, index_key, locator_key
+from coldstart_fs.pack import FinishedPack, PackWriter
+from coldstart_fs.pack_order import TracedChunks, tree_order
+from coldstart_fs.progress import Progress
+from coldstart_fs.publish import publish_changed, publish_name, publish_packs
+from coldstart_fs.sources import Source, is_in_index_order, open_source
+from coldstart_fs.spool import Spool
+from coldstart_fs.store import PutReport, Store
+from coldstart_fs.trace import Trace
+
+
+@dataclass(frozen=True)
+class TraceReport:
+    """What of a trace the image has; its chunks lie first, whether or not the store had them."""
+
+    chunks: int
+    size_bytes: int
+    missing_paths: int
+    of_this_image: bool
 
 
 @dataclass(frozen=True)
@@ -29,14 +44,20 @@ class IndexReport:
     name: str
     digest: bytes
     entries: int
+    files: int
     index_bytes: int
     content_bytes: int
     new_bytes: int
     reused_bytes: int
     repeated_bytes: int
     zero_bytes: int
+    read_bytes: int
+    packs: int
+    pack_bytes: int
+    trace: TraceReport | None
     notes: tuple[str, ...]
     dry_run: bool
+    timings: dict[str, float]
     seconds: float
 
 
@@ -49,11 +70,11 @@ def index_image(
     dry_run: bool = False,
     wait_seconds: float = 0.0,
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+    compression: Compression | None = None,
+    trace: Trace | None = None,
     platform: str | None = None,
 ) -> IndexReport:
     """Index `source` under `name`. Until everything was read and verified the store is not touched."""
-    started = time.monotonic()
-    say = progress or _say_nothing
     check_name(name)
     with ExitStack() as stack:
         opened = open_source(source, forbidden=store.url, platform=platform)
@@ -61,169 +82,129 @@ def index_image(
             scratch = Path(stack.enter_context(TemporaryDirectory(prefix="coldstart-")))
         else:
             scratch = stack.enter_context(store.writing(wait_seconds=wait_seconds))
-        held = stack.enter_context(_held_chunks(store, scratch))
-        packs = None if dry_run else PackWriter(scratch)
-        if packs is not None:
-            stack.callback(packs.close)
-        contents = _Contents(chunk_bytes, held, packs)
-        root = opened.read(contents.keep, chunk_bytes, say, scratch)
-        contents.finish(root)
-        index = encode_index(root, chunk_bytes=chunk_bytes, configuration=opened.configuration)
-        digest = chunk_digest(index)
-        if packs is not None:
-            say("publishing")
-            _publish(store, name, digest, index, contents, packs)
+        held = stack.enter_context(HeldChunks.open(store, scratch))
+        indexing = _Indexing(opened, store, scratch, held, progress or Progress(), chunk_bytes)
+        if not dry_run:
+            indexing.packs = PackWriter(scratch, compression=compression)
+            stack.callback(indexing.packs.close)
+            if trace is not None or not is_in_index_order(source):
+                indexing.spool = Spool(scratch)
+                stack.callback(indexing.spool.close)
+        return indexing.run(name, trace)
+
+
+class _Indexing:
+    """One run; without `packs` it only says what would happen."""
+
+    def __init__(
+        self,
+        source: Source,
+        store: Store,
+        scratch: Path,
+        held: HeldChunks,
+        progress: Progress,
+        chunk_bytes: int,
+    ) -> None:
+        self.packs: PackWriter | None = None
+        self.spool: Spool | None = None
+        self._source = source
+        self._store = store
+        self._scratch = scratch
+        self._held = held
+        self._progress = progress
+        self._chunk_bytes = chunk_bytes
+        self._started = self._phase_started = time.monotonic()
+        self._timings: dict[str, float] = {}
+
+    def run(self, name: str, trace: Trace | None) -> IndexReport:
+        contents = ChunkTable(
+            self._chunk_bytes, self._held, self._progress, spool=self.spool, packs=self.packs
+        )
+        root = self._source.read(contents.keep, self._chunk_bytes, self._progress, self._scratch)
+        if self.spool is not None:
+            self.spool.finish()
+        self._phase("read")
+        order = in_index_order(root)
+        contents.count(order)
+        index = self._write_index(order)
+        traced = TracedChunks.find(trace, root, self._chunk_bytes) if trace is not None else None
+        self._phase("index")
+        put = PutReport()
+        if self.packs is not None:
+            self._progress("writing packs")
+            self._progress.expect(contents.new_bytes)
+            put = publish_packs(self._store, self._packed(contents, order, index, traced))
+            self._phase("packs")
+            self._progress("publishing")
+            self._write_locator(contents)
+            publish_changed(self._store, index_key(index.digest), self._index_path)
+            publish_changed(self._store, locator_key(index.digest), self._locator_path)
+            publish_name(self._store, name, index.digest)
+            self._phase("publish")
         return IndexReport(
             name=name,
-            digest=digest,
-            entries=sum(1 for _ in walk(root)),
-            index_bytes=len(index),
-            content_bytes=sum(entry.size for entry in walk(root) if entry.is_file),
+            digest=index.digest,
+            entries=len(order),
+            files=sum(entry.is_file for entry in order),
+            index_bytes=index.size_bytes,
+            content_bytes=index.content_bytes,
             new_bytes=contents.new_bytes,
             reused_bytes=contents.reused_bytes,
             repeated_bytes=contents.repeated_bytes,
             zero_bytes=contents.zero_bytes,
-            notes=(*opened.notes, *held.notes),
-            dry_run=dry_run,
-            seconds=time.monotonic() - started,
+            read_bytes=self._progress.read_bytes,
+            packs=put.sent_files,
+            pack_bytes=put.sent_bytes,
+            trace=_trace_report(trace, traced, index.digest),
+            notes=(*self._source.notes, *self._held.notes),
+            dry_run=self.packs is None,
+            timings=self._timings,
+            seconds=time.monotonic() - self._started,
         )
 
+    def _packed(
+        self, contents: ChunkTable, order: Sequence[Entry], index: WrittenIndex, traced: TracedChunks | None
+    ) -> Iterator[FinishedPack]:
+        """All packs of the image that the store has to get, as they are finished."""
+        parts = [contents.lay_out(tree_order(order, self._chunk_bytes), index.digest)]
+        if traced is not None:
+            parts.insert(0, contents.lay_out(traced.chunks, index.digest, anew=True))
+        for pack in chain.from_iterable(parts):
+            self._progress.done_bytes += pack.size_bytes
+            yield pack
 
-def _say_nothing(text: str) -> None:
-    del text
+    def _write_index(self, order: Sequence[Entry]) -> WrittenIndex:
+        self._progress("writing the index")
+        try:
+            with self._index_path.open("wb") as stream:
+                return write_index(
+                    order, stream, chunk_bytes=self._chunk_bytes, configuration=self._source.configuration
+                )
+        except OSError as error:
+            raise IoFailure(f"cannot write `{self._index_path}`: {error.strerror}") from error
+
+    def _write_locator(self, contents: ChunkTable) -> None:
+        try:
+            with self._locator_path.open("wb") as stream:
+                contents.write_locator(stream)
+        except OSError as error:
+            raise IoFailure(f"cannot write `{self._locator_path}`: {error.strerror}") from error
+
+    @property
+    def _index_path(self) -> Path:
+        return self._scratch / "index"
+
+    @property
+    def _locator_path(self) -> Path:
+        return self._scratch / "locator"
+
+    def _phase(self, name: str) -> None:
+        now = time.monotonic()
+        self._timings[name] = now - self._phase_started
+        self._phase_started = now
 
 
-@dataclass
-class _HeldChunks:
-    """What the store already keeps, through the locators of its images."""
-
-    store: Store
-    locators: list[Locator]
-    notes: list[str]
-    packs: dict[bytes, bool] = field(default_factory=dict)
-
-    def find(self, digest: bytes, size_bytes: int) -> ChunkLocation | None:
-        for locator in self.locators:
-            location = locator.find(digest)
-            if location is not None and location.size_bytes == size_bytes and self._has(location.pack):
-                return location
+def _trace_report(trace: Trace | None, traced: TracedChunks | None, image: bytes) -> TraceReport | None:
+    if trace is None or traced is None:
         return None
-
-    def _has(self, pack: bytes) -> bool:
-        if pack not in self.packs:
-            self.packs[pack] = self.store.exists(pack_key(pack))
-        return self.packs[pack]
-
-
-@contextmanager
-def _held_chunks(store: Store, scratch: Path) -> Iterator[_HeldChunks]:
-    held = _HeldChunks(store, [], [])
-    try:
-        for number, key in enumerate(store.list("locators/")):
-            path = store.local_path(key)
-            if path is None:
-                path = scratch / f"{number}.locator"
-                path.write_bytes(store.get(key))
-            try:
-                held.locators.append(Locator.open(path))
-            except DataError as error:
-                held.notes.append(f"chunks of another image are not reused: {error.message}")
-        yield held
-    finally:
-        for locator in held.locators:
-            locator.close()
-
-
-class _Contents:
-    """Cuts contents into chunks and sends the ones that nobody has yet to the packs."""
-
-    def __init__(self, chunk_bytes: int, held: _HeldChunks, packs: PackWriter | None) -> None:
-        self.new_bytes = self.reused_bytes = self.repeated_bytes = self.zero_bytes = 0
-        self.reused: dict[bytes, ChunkLocation] = {}
-        self._added: set[bytes] = set()
-        self._chunk_bytes = chunk_bytes
-        self._zeros = bytes(chunk_bytes)
-        self._held = held
-        self._packs = packs
-
-    def keep(self, entry: Entry, pieces: Iterable[Piece]) -> None:
-        """Store one file's content and note its chunks in the entry."""
-        digests = bytearray()
-        size_bytes = 0
-        for chunk in split(pieces, self._chunk_bytes):
-            if isinstance(chunk, int):
-                digests += HOLE * (chunk // self._chunk_bytes)
-                size_bytes += chunk
-            else:
-                digests += self._chunk(chunk)
-                size_bytes += len(chunk)
-        if size_bytes != entry.size:
-            raise DataError(f"a file has {size_bytes} bytes instead of {entry.size}")
-        entry.chunks = bytes(digests)
-
-    def _chunk(self, data: bytes | memoryview) -> bytes:
-        size_bytes = len(data)
-        if data == (self._zeros if size_bytes == self._chunk_bytes else self._zeros[:size_bytes]):
-            return HOLE
-        digest = chunk_digest(data)
-        if digest in self._added or digest in self.reused:
-            return digest
-        if (location := self._held.find(digest, size_bytes)) is not None:
-            self.reused[digest] = location
-        else:
-            self._added.add(digest)
-            if self._packs is not None:
-                self._packs.add(digest, data)
-        return digest
-
-    def finish(self, root: Entry) -> None:
-        """Count what the final tree holds, and drop what upper layers have replaced or hidden."""
-        used: set[bytes] = set()
-        for entry in walk(root):
-            for position in range(0, len(entry.chunks), DIGEST_BYTES):
-                digest = entry.chunks[position : position + DIGEST_BYTES]
-                start = position // DIGEST_BYTES * self._chunk_bytes
-                size_bytes = min(self._chunk_bytes, entry.size - start)
-                if digest == HOLE:
-                    self.zero_bytes += size_bytes
-                elif digest in used:
-                    self.repeated_bytes += size_bytes
-                elif digest in self.reused:
-                    self.reused_bytes += size_bytes
-                else:
-                    self.new_bytes += size_bytes
-                used.add(digest)
-        self.reused = {digest: place for digest, place in self.reused.items() if digest in used}
-        if self._packs is not None:
-            self._packs.finish()
-            self._packs.discard(self._added - used)
-
-
-def _publish(
-    store: Store, name: str, digest: bytes, index: bytes, contents: _Contents, packs: PackWriter
-) -> None:
-    """Packs, index, locator, name: whoever stops us in between leaves objects that nothing refers to."""
-    for pack in packs.finished:
-        store.put_file(pack_key(pack.digest), pack.path)
-    locations = packs.locations | contents.reused
-    used = sorted({location.pack for location in locations.values()})
-    _put_changed(store, index_key(digest), index)
-    _put_changed(store, locator_key(digest), encode_locator(locations, used))
-    if not _stands_for(store, name, digest):
-        write_ref(store, name, digest)
-
-
-def _put_changed(store: Store, key: str, content: bytes) -> None:
-    try:
-        if store.get(key) == content:
-            return
-    except NotFoundError:
-        pass
-    store.put_bytes(key, content)
-
-
-def _stands_for(store: Store, name: str, digest: bytes) -> bool:
-    try:
-        return resolve_image(store, name).digest == digest
-    except ColdstartError:  # absent or damaged: written anew
-        return False
+    return TraceReport(len(traced.chunks), traced.size_bytes, traced.missing_paths, trace.image == image)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
-from coldstart_cli.errors import DataError, UnavailableError
+from coldstart_cli.errors import DataError, UnavailableError, UsageError
 from coldstart_fs.locator import ChunkLocation
 from coldstart_fs.names import digest_text
 
@@ -25,6 +29,52 @@ def verify(digest: bytes, data: bytes | bytearray | memoryview) -> None:
     """Raise `DataError` unless `data` is the chunk named `digest`."""
     if chunk_digest(data) != digest:
         raise DataError(f"chunk is damaged: {digest_text(digest)}")
+
+
+@dataclass(frozen=True)
+class Compression:
+    """zstd at one level; a chunk that does not shrink by a sixteenth stays as it is."""
+
+    level: int = 3
+
+    @classmethod
+    def parse(cls, text: str) -> Compression | None:
+        """`none`, `zstd` or `zstd:LEVEL`."""
+        if text == "none":
+            return None
+        match = re.fullmatch(r"zstd(?::(\d{1,2}))?", text)
+        if not match or not 1 <= (level := int(match[1] or cls.level)) <= _HIGHEST_LEVEL:
+            raise UsageError(
+                f"not a compression: {text}", hint=f"`none`, `zstd` or `zstd:LEVEL`, 1 to {_HIGHEST_LEVEL}"
+            )
+        _zstandard()
+        return cls(level)
+
+
+_HIGHEST_LEVEL = 19
+_SMALLEST_GAIN = 16
+
+
+class _Compressors(threading.local):
+    """One thread's, by level: making one costs more than a small chunk."""
+
+    def __init__(self) -> None:
+        self.by_level: dict[int, Any] = {}
+
+
+_compressors = _Compressors()
+
+
+def encode_chunk(data: bytes | memoryview, compression: Compression) -> tuple[int, bytes | memoryview]:
+    """Encoding and stored form; for threads, since zstd works without the interpreter's lock."""
+    compressor = _compressors.by_level.get(compression.level)
+    if compressor is None:
+        compressor = _zstandard().ZstdCompressor(level=compression.level)
+        _compressors.by_level[compression.level] = compressor
+    packed: bytes = compressor.compress(data)
+    if len(packed) > len(data) - max(1, len(data) // _SMALLEST_GAIN):
+        return RAW, data
+    return ZSTD, packed
 
 
 def decode_chunk(location: ChunkLocation, stored: bytes | bytearray) -> bytes | bytearray:
@@ -52,21 +102,27 @@ def decode_chunk(location: ChunkLocation, stored: bytes | bytearray) -> bytes | 
 
 
 def _decompress(location: ChunkLocation, stored: bytes | bytearray) -> bytes:
+    zstandard = _zstandard()
+    try:
+        # read through a stream: a lying frame header must not make us allocate more than the chunk
+        with zstandard.ZstdDecompressor().stream_reader(stored) as stream:
+            data: bytes = stream.read(location.size_bytes + 1)
+            return data
+    except zstandard.ZstdError as error:
+        raise DataError(
+            f"chunk cannot be decompressed: offset {location.offset} of pack {digest_text(location.pack)}: "
+            f"{error}"
+        ) from error
+
+
+def _zstandard() -> Any:
     try:
         import zstandard
     except ImportError as error:
         raise UnavailableError(
             "Python package is not installed: zstandard", hint='pip install "coldstart[image]"'
         ) from error
-    try:
-        # read through a stream: a lying frame header must not make us allocate more than the chunk
-        with zstandard.ZstdDecompressor().stream_reader(stored) as stream:
-            return stream.read(location.size_bytes + 1)
-    except zstandard.ZstdError as error:
-        raise DataError(
-            f"chunk cannot be decompressed: offset {location.offset} of pack {digest_text(location.pack)}: "
-            f"{error}"
-        ) from error
+    return zstandard
 
 
 def split(pieces: Iterable[Piece], chunk_bytes: int) -> Iterator[Piece]:

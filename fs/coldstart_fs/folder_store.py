@@ -9,6 +9,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -86,32 +87,39 @@ class FolderStore:
     def put_file(self, key: str, path: Path) -> None:
         place = self._place(key)
         self._make_parent(key, place)
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fchmod(descriptor, 0o644)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        with _writing(place):
+            _sync(path)
             os.replace(path, place)
             fsync_directory(place.parent)
-        except OSError as error:
-            raise IoFailure(f"cannot write `{place}`: {error.strerror}") from error
 
     def put_files(
         self, items: Iterable[tuple[str, Path]], *, on_put: Callable[[int], None] | None = None
     ) -> PutReport:
         report = PutReport()
-        for key, path in items:
-            size_bytes = path.stat().st_size
-            if self.size(key) == size_bytes:
-                path.unlink(missing_ok=True)
-                report = report.with_held(size_bytes)
-            else:
-                self.put_file(key, path)
-                report = report.with_sent(size_bytes)
-            if on_put is not None:
-                on_put(size_bytes)
+        written: list[tuple[Path, Path, Future[None]]] = []
+        # the disk takes what is there while the next file is made; none is to be seen before all are there
+        with ThreadPoolExecutor(1, "sync") as pool:
+            for key, path in items:
+                size_bytes = path.stat().st_size
+                if self.size(key) == size_bytes:
+                    path.unlink(missing_ok=True)
+                    report = report.with_held(size_bytes)
+                else:
+                    place = self._place(key)
+                    self._make_parent(key, place)
+                    written.append((path, place, pool.submit(_sync, path)))
+                    report = report.with_sent(size_bytes)
+                if on_put is not None:
+                    on_put(size_bytes)
+            for _, place, synced in written:
+                with _writing(place):
+                    synced.result()
+        for path, place, _ in written:
+            with _writing(place):
+                os.replace(path, place)
+        for folder in sorted({place.parent for _, place, _ in written}):
+            with _writing(folder):
+                fsync_directory(folder)
         return report
 
     def put_bytes(self, key: str, content: bytes) -> None:
@@ -192,3 +200,21 @@ class FolderStore:
             if error.errno in {errno.EACCES, errno.EPERM}:
                 raise PermissionNeededError(f"cannot read `{place}`", hint="run as root") from error
             raise IoFailure(f"cannot read `{place}`: {error.strerror}") from error
+
+
+@contextmanager
+def _writing(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise IoFailure(f"cannot write `{place}`: {error.strerror}") from error
+
+
+def _sync(path: Path) -> None:
+    """Open to readers and on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fchmod(descriptor, 0o644)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,14 +1,21 @@
-"""An index's bytes from a tree whose contents were read: the same tree gives the same bytes."""
+"""Writing an index from a tree whose contents were read: the same tree gives the same bytes.
+
+Millions of entries are no reason for millions of small objects: what the passes learn of an entry stands in
+arrays by its number, and the two large sections go to the file record by record.
+"""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import IO, Any
 
 from coldstart_cli.errors import DataError
-from coldstart_fs.entry import Entry, Xattrs, walk
+from coldstart_fs.entry import Entry, Xattrs, in_index_order
+from coldstart_fs.gathered import batched_bytes
 from coldstart_fs.index import (
     ATTRIBUTES,
     DIRENT,
@@ -27,9 +34,36 @@ from coldstart_fs.names import DIGEST_BYTES
 _LARGEST_U32 = (1 << 32) - 1
 
 
+@dataclass(frozen=True)
+class WrittenIndex:
+    """What was written; `digest` is the image's identity."""
+
+    digest: bytes
+    size_bytes: int
+    content_bytes: int
+
+
+def write_index(
+    order: Sequence[Entry], stream: IO[bytes], *, chunk_bytes: int, configuration: Mapping[str, Any]
+) -> WrittenIndex:
+    """Write the whole file; `order` is `in_index_order`, and every regular file has its `chunks`."""
+    from blake3 import blake3
+
+    hasher = blake3()
+    size_bytes = 0
+    writer = _IndexWriter(order, chunk_bytes, configuration)
+    for batch in batched_bytes(writer.parts()):
+        hasher.update(batch)
+        stream.write(batch)
+        size_bytes += len(batch)
+    return WrittenIndex(hasher.digest(), size_bytes, writer.content_bytes)
+
+
 def encode_index(root: Entry, *, chunk_bytes: int, configuration: Mapping[str, Any]) -> bytes:
-    """The whole file; every regular file's `chunks` must be filled in."""
-    return _IndexWriter(root, chunk_bytes, configuration).encode()
+    """The file as bytes, for small trees."""
+    stream = BytesIO()
+    write_index(in_index_order(root), stream, chunk_bytes=chunk_bytes, configuration=configuration)
+    return stream.getvalue()
 
 
 class _Heap:
@@ -48,118 +82,120 @@ class _Heap:
 
 
 class _IndexWriter:
-    def __init__(self, root: Entry, chunk_bytes: int, configuration: Mapping[str, Any]) -> None:
+    def __init__(self, order: Sequence[Entry], chunk_bytes: int, configuration: Mapping[str, Any]) -> None:
+        self._order = order
         self._chunk_bytes = chunk_bytes
-        self._configuration = configuration
-        self._order = list(walk(root))
-        self._numbers = {id(entry): number for number, entry in enumerate(self._order)}
+        self._configuration = json.dumps(configuration, sort_keys=True, separators=(",", ":")).encode("ascii")
         self._heap = _Heap()
-        self._content_bytes = sum(entry.size for entry in self._order if entry.is_file)
+        self.content_bytes = sum(entry.size for entry in order if entry.is_file)
+        # by inode number
+        self._links = array("I", bytes(4 * len(order)))
+        self._parents = array("I", bytes(4 * len(order)))
+        self._attribute_numbers = array("I", bytes(4 * len(order)))
+        self._targets = array("Q")  # of the symlinks, in inode order
+        self._dirents, self._attributes, self._xattrs = bytearray(), bytearray(), bytearray()
 
-    def encode(self) -> bytes:
+    def parts(self) -> Iterator[bytes | bytearray]:
+        """The file's bytes in order, in pieces."""
         # the order of these calls is the order of strings in the heap
-        dirents, first_dirents, parents, links = self._encode_directories()
-        targets = {id(entry): self._heap.add(entry.target) for entry in self._order if entry.is_symlink}
-        attributes, attribute_numbers, xattrs = self._encode_attributes()
-        inodes, chunks = bytearray(), bytearray()
-        for entry in self._order:
+        self._encode_directories()
+        self._targets.extend(self._heap.add(entry.target) for entry in self._order if entry.is_symlink)
+        self._encode_attributes()
+        counts = (
+            len(self._order),
+            len(self._attributes) // ATTRIBUTES.size,
+            len(self._xattrs) // XATTR.size,
+            len(self._dirents) // DIRENT.size,
+            sum(self._chunk_count(entry) for entry in self._order if entry.is_file),
+            len(self._heap.content),
+            len(self._configuration),
+        )
+        table: list[int] = []
+        end = HEADER_BYTES
+        for count, record_bytes in zip(counts, RECORD_BYTES, strict=True):
+            begin = end + -end % 8
+            table += [begin, count]
+            end = begin + count * record_bytes
+        yield HEADER.pack(MAGIC, VERSION, HEADER_BYTES, end, self._chunk_bytes, 0, *table, self.content_bytes)
+        sections: tuple[Iterable[bytes | bytearray], ...] = (
+            self._inodes(),
+            (self._attributes,),
+            (self._xattrs,),
+            (self._dirents,),
+            (entry.chunks for entry in self._order if entry.is_file),
+            (self._heap.content,),
+            (self._configuration,),
+        )
+        end = HEADER_BYTES
+        for begin, count, record_bytes, section in zip(
+            table[::2], counts, RECORD_BYTES, sections, strict=True
+        ):
+            yield bytes(begin - end)
+            yield from section
+            end = begin + count * record_bytes
+
+    def _inodes(self) -> Iterator[bytes]:
+        dirents = chunks = symlinks = 0
+        for number, entry in enumerate(self._order):
             size, first = entry.size, 0
             if entry.is_directory:
-                size, first = len(entry.children), first_dirents[id(entry)]
+                size, first = len(entry.children), dirents
+                dirents += size
             elif entry.is_file:
-                first = len(chunks) // DIGEST_BYTES
-                self._check_chunks(entry)
-                chunks += entry.chunks
+                first = chunks
+                chunks += self._chunk_count(entry)
             elif entry.is_symlink:
-                size, first = len(entry.target), targets[id(entry)]
+                size, first = len(entry.target), self._targets[symlinks]
+                symlinks += 1
             elif entry.is_device:
                 major, minor = entry.device
                 first = major << 32 | minor
             seconds, nanoseconds = divmod(entry.mtime_ns, NANOSECONDS)
-            inodes += INODE.pack(
-                attribute_numbers[id(entry)],
-                links[id(entry)],
+            yield INODE.pack(
+                self._attribute_numbers[number],
+                self._links[number],
                 seconds,
                 nanoseconds,
-                parents.get(id(entry), 0),
+                self._parents[number],
                 size,
                 first,
             )
-        configuration = json.dumps(self._configuration, sort_keys=True, separators=(",", ":")).encode("ascii")
-        sections: list[bytes | bytearray] = [
-            inodes,
-            attributes,
-            xattrs,
-            dirents,
-            chunks,
-            self._heap.content,
-            configuration,
-        ]
-        return self._assemble(sections)
 
-    def _encode_directories(self) -> tuple[bytearray, dict[int, int], dict[int, int], Counter[int]]:
-        dirents = bytearray()
-        first: dict[int, int] = {}
-        parents: dict[int, int] = {}
-        links: Counter[int] = Counter()
-        links[id(self._order[0])] = 1  # the root's own name; its `..` is counted like every directory's `.`
+    def _encode_directories(self) -> None:
+        links, parents = self._links, self._parents
+        links[0] = 1  # the root's own name; its `..` is counted like every directory's `.`
         for number, directory in enumerate(self._order):
             if not directory.is_directory:
                 continue
-            first[id(directory)] = len(dirents) // DIRENT.size
-            links[id(directory)] += 1
+            links[number] += 1
             for name in sorted(directory.children):
                 child = directory.children[name]
-                links[id(child)] += 1
+                links[child.number] += 1
                 if child.is_directory:
-                    links[id(directory)] += 1
-                    parents[id(child)] = number
+                    links[number] += 1
+                    parents[child.number] = number
                 offset = self._heap.add(name)
                 if not 1 <= len(name) <= LONGEST_NAME_BYTES or offset > _LARGEST_U32:
                     raise DataError(f"name is too long for an index: {name.decode('utf-8', 'replace')}")
-                dirents += DIRENT.pack(offset, len(name), child.mode >> 12, self._numbers[id(child)])
-        return dirents, first, parents, links
+                self._dirents += DIRENT.pack(offset, len(name), child.mode >> 12, child.number)
 
-    def _encode_attributes(self) -> tuple[bytearray, dict[int, int], bytearray]:
-        attributes, xattrs = bytearray(), bytearray()
+    def _encode_attributes(self) -> None:
         known: dict[tuple[int, int, int, Xattrs], int] = {}
-        numbers: dict[int, int] = {}
         for entry in self._order:
-            pairs = tuple(sorted(entry.xattrs))
+            pairs = tuple(sorted(entry.xattrs)) if entry.xattrs else ()
             record = (entry.mode, entry.uid, entry.gid, pairs)
             number = known.get(record)
             if number is None:
                 number = known[record] = len(known)
-                first = len(xattrs) // XATTR.size if pairs else 0
+                first = len(self._xattrs) // XATTR.size if pairs else 0
                 for name, value in pairs:
                     name_offset, value_offset = self._heap.add(name), self._heap.add(value)
-                    xattrs += XATTR.pack(name_offset, value_offset, len(name), 0, len(value))
-                attributes += ATTRIBUTES.pack(entry.mode, entry.uid, entry.gid, first, len(pairs), 0)
-            numbers[id(entry)] = number
-        return attributes, numbers, xattrs
+                    self._xattrs += XATTR.pack(name_offset, value_offset, len(name), 0, len(value))
+                self._attributes += ATTRIBUTES.pack(entry.mode, entry.uid, entry.gid, first, len(pairs), 0)
+            self._attribute_numbers[entry.number] = number
 
-    def _check_chunks(self, entry: Entry) -> None:
-        expected = -(-entry.size // self._chunk_bytes)
-        if len(entry.chunks) != expected * DIGEST_BYTES:
-            raise AssertionError(
-                f"{len(entry.chunks) // DIGEST_BYTES} chunks for a file that needs {expected}"
-            )
-
-    def _assemble(self, sections: list[bytes | bytearray]) -> bytes:
-        body = bytearray()
-        table: list[int] = []
-        for section, record_bytes in zip(sections, RECORD_BYTES, strict=True):
-            body += bytes(-len(body) % 8)
-            table += [HEADER_BYTES + len(body), len(section) // record_bytes]
-            body += section
-        header = HEADER.pack(
-            MAGIC,
-            VERSION,
-            HEADER_BYTES,
-            HEADER_BYTES + len(body),
-            self._chunk_bytes,
-            0,
-            *table,
-            self._content_bytes,
-        )
-        return header + bytes(body)
+    def _chunk_count(self, entry: Entry) -> int:
+        count = -(-entry.size // self._chunk_bytes)
+        if len(entry.chunks) != count * DIGEST_BYTES:
+            raise AssertionError(f"{len(entry.chunks) // DIGEST_BYTES} chunks for a file that needs {count}")
+        return count

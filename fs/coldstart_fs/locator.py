@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
+from itertools import chain
 from pathlib import Path
 from struct import Struct
-from typing import NoReturn, Self
+from typing import IO, NoReturn, Self
 
 from coldstart_cli.errors import DataError
+from coldstart_fs.gathered import batched_bytes
 from coldstart_fs.mapped import check_version, map_file
 from coldstart_fs.names import DIGEST_BYTES
 
@@ -73,11 +76,18 @@ class Locator:
 
     def find(self, digest: bytes) -> ChunkLocation | None:
         """Where the chunk is kept; None when this image has no such chunk."""
+        position = self.position(digest)
+        return None if position is None else self.location(position)
+
+    def position(self, digest: bytes) -> int | None:
+        """The chunk's place in the table."""
         position = bisect_left(range(self.chunk_count), digest, key=self._digest_at)
-        if position == self.chunk_count:
+        if position == self.chunk_count or self._digest_at(position) != digest:
             return None
-        found, location = self._record(position)
-        return location if found == digest else None
+        return position
+
+    def location(self, position: int) -> ChunkLocation:
+        return self._record(position)[1]
 
     def records(self) -> Iterator[tuple[bytes, ChunkLocation]]:
         """All chunks in order of their digests."""
@@ -124,15 +134,29 @@ class Locator:
         raise DataError(f"locator is damaged: {self.path}: {detail}", hint="index the image again")
 
 
-def encode_locator(locations: Mapping[bytes, ChunkLocation], packs: Iterable[bytes]) -> bytes:
-    """The bytes of a locator; `packs` in the order they are to be numbered."""
+def write_locator(
+    records: Iterable[bytes], stream: IO[bytes], *, packs: Sequence[bytes], chunk_count: int
+) -> None:
+    """Write a locator to a seekable file; `records` are sorted by digest, with the numbers of `packs`."""
     from blake3 import blake3
 
+    hasher = blake3()
+    size_bytes = HEADER_BYTES + len(packs) * DIGEST_BYTES + chunk_count * RECORD.size
+    stream.write(bytes(HEADER_BYTES))
+    for batch in batched_bytes(chain(packs, records)):
+        hasher.update(batch)
+        stream.write(batch)
+    stream.seek(0)
+    stream.write(
+        HEADER.pack(MAGIC, VERSION, HEADER_BYTES, size_bytes, len(packs), chunk_count, hasher.digest())
+    )
+
+
+def encode_locator(locations: Mapping[bytes, ChunkLocation], packs: Iterable[bytes]) -> bytes:
+    """The bytes of a locator; `packs` in the order they are to be numbered."""
     numbers = {pack: number for number, pack in enumerate(packs)}
-    table = bytearray(b"".join(numbers))
-    for digest in sorted(locations):
-        place = locations[digest]
-        table += RECORD.pack(
+    records = (
+        RECORD.pack(
             digest,
             place.offset,
             place.stored_bytes,
@@ -141,13 +165,8 @@ def encode_locator(locations: Mapping[bytes, ChunkLocation], packs: Iterable[byt
             place.encoding,
             0,
         )
-    header = HEADER.pack(
-        MAGIC,
-        VERSION,
-        HEADER_BYTES,
-        HEADER_BYTES + len(table),
-        len(numbers),
-        len(locations),
-        blake3(table).digest(),
+        for digest, place in sorted(locations.items())
     )
-    return header + bytes(table)
+    stream = BytesIO()
+    write_locator(records, stream, packs=list(numbers), chunk_count=len(locations))
+    return stream.getvalue()

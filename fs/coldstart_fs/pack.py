@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
+import os
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
-from coldstart_cli.errors import IoFailure
-from coldstart_fs.chunk import RAW
-from coldstart_fs.locator import RECORD, ChunkLocation
+from coldstart_fs.chunk import RAW, Compression, encode_chunk
+from coldstart_fs.gathered import GatheredWriter
+from coldstart_fs.locator import RECORD
 
 if TYPE_CHECKING:
     from blake3 import blake3 as Blake3  # noqa: N812 - a class with a lower-case name
@@ -19,111 +21,99 @@ FOOTER_MAGIC = b"CSPACK\0\0"
 VERSION = 1
 FOOTER = Struct("<8sIIQ8x")
 FULL_BYTES = 64 << 20
+_Body = bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedPack:
-    """A pack in the scratch folder, complete, not yet published."""
+    """A pack in the scratch folder, complete, not yet published; `records` is its table."""
 
     digest: bytes
     path: Path
-    records: tuple[tuple[bytes, int, int], ...]
-    """Digest, offset and size of every chunk in it."""
+    size_bytes: int
+    records: bytes
 
 
 class PackWriter:
-    """Collects chunks into pack files of a scratch folder; nothing of it is in the store yet."""
+    """Collects chunks into pack files of a scratch folder; nothing of it is in the store yet.
 
-    def __init__(self, scratch: Path, *, full_bytes: int = FULL_BYTES) -> None:
+    The order of `add` is the order in the packs. Compression runs in threads, a few chunks ahead.
+    """
+
+    def __init__(
+        self, scratch: Path, *, full_bytes: int = FULL_BYTES, compression: Compression | None = None
+    ) -> None:
         self._scratch = scratch
         self._full_bytes = full_bytes
-        self._stream: IO[bytes] | None = None
+        self._writer: GatheredWriter | None = None
         self._hasher: Blake3
-        self._records: list[tuple[bytes, int, int]] = []
-        self._offset = self._count = 0
-        self.locations: dict[bytes, ChunkLocation] = {}
-        self.finished: list[FinishedPack] = []
+        self._records = bytearray()
+        self._count = 0
+        self._finished: list[FinishedPack] = []
+        self._compression = compression
+        threads = os.cpu_count() or 1
+        self._pool = ThreadPoolExecutor(threads, "compress") if compression else None
+        self._most_ahead = 8 * threads
+        self._ahead: deque[tuple[bytes, int, Future[tuple[int, _Body]]]] = deque()
 
-    def add(self, digest: bytes, data: bytes | memoryview) -> None:
-        """Append one chunk; where it came to lie is known when its pack is finished."""
-        if self._stream is None:
-            self._begin()
-        self._records.append((digest, self._offset, len(data)))
-        self._write(data)
-        if self._offset >= self._full_bytes:
-            self.finish()
-
-    def finish(self) -> None:
-        """Complete the pack at hand, if there is one."""
-        if self._stream is None:
+    def add(self, digest: bytes, data: _Body) -> None:
+        """Append one chunk; `data` may not change afterwards."""
+        if self._pool is None or self._compression is None:
+            self._append(digest, len(data), RAW, data)
             return
-        table_offset = self._offset
-        self._write(
-            b"".join(
-                RECORD.pack(digest, offset, size, size, 0, RAW, 0) for digest, offset, size in self._records
-            )
-            + FOOTER.pack(FOOTER_MAGIC, VERSION, len(self._records), table_offset)
-        )
-        path = Path(self._stream.name)
-        try:
-            self._stream.close()
-        except OSError as error:
-            raise IoFailure(f"cannot write `{path}`: {error.strerror}") from error
-        pack = self._hasher.digest()
-        for digest, offset, size in self._records:
-            self.locations[digest] = ChunkLocation(pack, offset, size, size, RAW)
-        self.finished.append(FinishedPack(pack, path, tuple(self._records)))
-        self._stream, self._records, self._offset = None, [], 0
+        encoded = self._pool.submit(encode_chunk, data, self._compression)
+        self._ahead.append((digest, len(data), encoded))
+        if len(self._ahead) > self._most_ahead:
+            self._append_next()
 
-    def discard(self, unused: AbstractSet[bytes]) -> None:
-        """Write those finished packs anew, without them, that hold chunks which nobody uses after all."""
-        finished, self.finished = self.finished, []
-        for pack in finished:
-            if unused.isdisjoint(digest for digest, _, _ in pack.records):
-                self.finished.append(pack)
-                continue
-            self._copy_used(pack, unused)
-        self.finish()
+    def cut(self) -> None:
+        """Complete the pack at hand, if there is one."""
+        while self._ahead:
+            self._append_next()
+        self._finish()
 
-    def _copy_used(self, pack: FinishedPack, unused: AbstractSet[bytes]) -> None:
-        try:
-            with pack.path.open("rb") as stream:
-                for digest, offset, size in pack.records:
-                    if digest in unused:
-                        del self.locations[digest]
-                    else:
-                        stream.seek(offset)
-                        self.add(digest, stream.read(size))
-            pack.path.unlink()
-        except OSError as error:
-            raise IoFailure(f"cannot read `{pack.path}`: {error.strerror}") from error
+    def taken(self) -> list[FinishedPack]:
+        """The packs that were completed since the last call, in order."""
+        finished, self._finished = self._finished, []
+        return finished
 
     def close(self) -> None:
-        """Let go of an unfinished pack; the scratch folder's owner removes the file."""
-        if self._stream is not None:
-            try:
-                self._stream.close()
-            except OSError:  # a full disk was already reported by the write that met it
-                return
-            finally:
-                self._stream = None
+        """Let go of what is unfinished; the scratch folder's owner removes the file."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
-    def _begin(self) -> None:
+    def _append_next(self) -> None:
+        digest, size_bytes, encoded = self._ahead.popleft()
+        encoding, body = encoded.result()
+        self._append(digest, size_bytes, encoding, body)
+
+    def _append(self, digest: bytes, size_bytes: int, encoding: int, body: _Body) -> None:
+        writer = self._writer or self._begin()
+        self._hasher.update(body)
+        offset = writer.write(body)
+        self._records += RECORD.pack(digest, offset, len(body), size_bytes, 0, encoding, 0)
+        if writer.size_bytes >= self._full_bytes:
+            self._finish()
+
+    def _begin(self) -> GatheredWriter:
         from blake3 import blake3
 
-        path = self._scratch / f"{self._count}.pack"
+        self._writer = GatheredWriter(self._scratch / f"{self._count}.pack")
         self._count += 1
-        try:
-            self._stream = path.open("wb", buffering=1 << 20)
-        except OSError as error:
-            raise IoFailure(f"cannot write `{path}`: {error.strerror}") from error
         self._hasher = blake3()
+        return self._writer
 
-    def _write(self, data: bytes | memoryview) -> None:
-        assert self._stream is not None
-        try:
-            self._stream.write(data)
-        except OSError as error:
-            raise IoFailure(f"cannot write `{self._stream.name}`: {error.strerror}") from error
-        self._hasher.update(data)
-        self._offset += len(data)
+    def _finish(self) -> None:
+        writer, records = self._writer, bytes(self._records)
+        if writer is None:
+            return
+        end = records + FOOTER.pack(FOOTER_MAGIC, VERSION, len(records) // RECORD.size, writer.size_bytes)
+        self._hasher.update(end)
+        writer.write(end)
+        writer.flush()
+        self._finished.append(FinishedPack(self._hasher.digest(), writer.path, writer.size_bytes, records))
+        writer.close()
+        self._writer, self._records = None, bytearray()

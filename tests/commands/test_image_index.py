@@ -24,7 +24,7 @@ def test_the_answer_names_the_image_pinned(coldstart: Coldstart, root: Path) -> 
     result = coldstart("image", "index", f"dir:{root}", "--name", "app:1")
     assert result.status == 0, result.stderr
     assert "app:1@blake3:" in result.stdout
-    assert "reading" in result.stderr
+    assert result.stderr == f"opening dir:{root}\n"
 
 
 def test_json_is_one_document(coldstart: Coldstart, tmp_path: Path) -> None:

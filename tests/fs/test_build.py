@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -11,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from coldstart_cli.errors import IoFailure, UsageError
-from coldstart_fs import build
+from coldstart_cli.errors import DataError, IoFailure, UsageError
+from coldstart_fs import chunk_table
 from coldstart_fs.build import IndexReport, index_image
 from coldstart_fs.folder_store import FolderStore
 from coldstart_fs.names import index_key, locator_key, ref_key
@@ -126,6 +127,7 @@ def test_a_stop_at_any_step_leaves_the_old_image_under_its_name(
 ) -> None:
     index(root, store)
     before = image_facts(store, "image")
+    packs = store.list("packs/")
     (root / "c").write_bytes(os.urandom(5000))
 
     def fail(self: FolderStore, key: str, content: object) -> None:
@@ -133,13 +135,19 @@ def test_a_stop_at_any_step_leaves_the_old_image_under_its_name(
             raise IoFailure("no space left")
         original[type(content)](self, key, content)
 
+    def fail_to_sync(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
     original = {type(tmp_path): FolderStore.put_file, bytes: FolderStore.put_bytes}
     with monkeypatch.context() as patch:
         patch.setattr(FolderStore, "put_file", fail)
         patch.setattr(FolderStore, "put_bytes", fail)
+        if step == "pack":
+            patch.setattr("coldstart_fs.folder_store._sync", fail_to_sync)
         with pytest.raises(IoFailure):
             index(root, store)
     assert image_facts(store, "image") == before
+    assert step != "pack" or store.list("packs/") == packs
     assert not list((tmp_path / "store").glob(".writing-*"))
     report = index(root, store)
     assert image_facts(store, "image")[b"c"].content == (root / "c").read_bytes()
@@ -152,13 +160,15 @@ def test_a_killed_indexing_leaves_nothing_that_the_next_one_minds(
     script = (
         "import pathlib, signal, sys\n"
         "from coldstart_fs.build import index_image\n"
+        "from coldstart_fs.progress import Progress\n"
         "from coldstart_fs.store import open_store\n"
-        "def stop(text):\n"
-        "    if text == 'publishing':\n"
-        "        pathlib.Path(sys.argv[3]).touch()\n"
-        "        signal.pause()\n"
+        "class Stop(Progress):\n"
+        "    def __call__(self, text):\n"
+        "        if text == 'writing packs':\n"
+        "            pathlib.Path(sys.argv[3]).touch()\n"
+        "            signal.pause()\n"
         "store = open_store(sys.argv[2], create=True)\n"
-        "index_image('dir:' + sys.argv[1], store=store, name='image', progress=stop)\n"
+        "index_image('dir:' + sys.argv[1], store=store, name='image', progress=Stop())\n"
     )
     here = tmp_path / "everything is read"
     child = subprocess.Popen([sys.executable, "-c", script, root, tmp_path / "store", here])
@@ -169,7 +179,7 @@ def test_a_killed_indexing_leaves_nothing_that_the_next_one_minds(
     finally:
         child.kill()
         child.wait(20)
-    assert list((tmp_path / "store").glob(".writing-*/0.pack"))
+    assert list((tmp_path / "store").glob(".writing-*/index"))
     assert store.list("refs/") == store.list("packs/") == []
     index(root, store)
     assert not list((tmp_path / "store").glob(".writing-*"))
@@ -210,7 +220,7 @@ def test_the_name_is_checked_before_anything_is_read(store: Store) -> None:
 
 
 def test_a_short_content_is_never_indexed(root: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "split", lambda *_: iter([b"short"]))
-    with pytest.raises(build.DataError, match="5 bytes instead of"):
+    monkeypatch.setattr(chunk_table, "split", lambda *_: iter([b"short"]))
+    with pytest.raises(DataError, match="5 bytes instead of"):
         index(root, store)
     assert store.list("refs/") == []

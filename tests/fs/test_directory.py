@@ -16,7 +16,7 @@ from coldstart_fs.build import IndexReport, index_image
 from coldstart_fs.entry import Entry
 from coldstart_fs.sources.directory import Directory
 from coldstart_fs.store import Store, open_store
-from image_builder import folder_facts, image_facts
+from image_builder import Steps, folder_facts, image_facts
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes device nodes and foreign owners")
 
@@ -167,7 +167,7 @@ def test_a_file_that_changes_under_us_is_an_error_and_publishes_nothing(tmp_path
     (root / "a").write_bytes(b"first")
 
     def disturb(step: str) -> None:
-        if step != "storing the files":
+        if step != "reading the files":
             return
         if change == "longer":
             victim.write_bytes(b"x" * 10_001)
@@ -184,7 +184,7 @@ def test_a_file_that_changes_under_us_is_an_error_and_publishes_nothing(tmp_path
 
     store = make_store(tmp_path)
     with pytest.raises(DataError, match=r"file changed while it was read: .*victim") as caught:
-        index_image(f"dir:{root}", store=store, name="image", progress=disturb)
+        index_image(f"dir:{root}", store=store, name="image", progress=Steps(disturb))
     assert caught.value.hint
     assert store.list("") == ["coldstart-store.json"]
     assert not list((tmp_path / "store").glob(".writing-*"))

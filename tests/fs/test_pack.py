@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 import zstandard
 from blake3 import blake3
 
-from coldstart_cli.errors import DataError, IoFailure
-from coldstart_fs.chunk import RAW, ZSTD, chunk_digest, decode_chunk, split, verify
+from coldstart_cli.errors import DataError, IoFailure, UsageError
+from coldstart_fs.chunk import RAW, ZSTD, Compression, chunk_digest, decode_chunk, split, verify
 from coldstart_fs.locator import RECORD, ChunkLocation
 from coldstart_fs.pack import FOOTER, FOOTER_MAGIC, PackWriter
 
@@ -19,30 +20,49 @@ def test_a_pack_is_bodies_then_table_then_footer_under_its_digest(tmp_path: Path
     writer = PackWriter(tmp_path)
     for body in bodies:
         writer.add(chunk_digest(body), body)
-    writer.finish()
-    (pack,) = writer.finished
+    writer.cut()
+    (pack,) = writer.taken()
     content = pack.path.read_bytes()
     assert blake3(content).digest() == pack.digest
+    assert pack.size_bytes == len(content)
     magic, version, count, table = FOOTER.unpack(content[-32:])
     assert (magic, version, count, table) == (FOOTER_MAGIC, 1, 3, sum(map(len, bodies)))
+    assert content[table:-32] == pack.records
     records = [RECORD.unpack_from(content, table + 56 * number) for number in range(3)]
     assert len(content) == table + 3 * 56 + 32
     for body, (digest, offset, stored, size, number, encoding, _) in zip(bodies, records, strict=True):
         assert digest == chunk_digest(body)
         assert content[offset : offset + stored] == body
         assert (size, number, encoding) == (len(body), 0, RAW)
-        assert writer.locations[digest] == ChunkLocation(pack.digest, offset, stored, size, RAW)
 
 
-def test_a_full_pack_is_followed_by_another(tmp_path: Path) -> None:
-    writer = PackWriter(tmp_path, full_bytes=1000)
-    for number in range(25):
-        body = bytes([number]) * 100
+@pytest.mark.parametrize("compression", [None, Compression()])
+def test_a_full_pack_is_followed_by_another(tmp_path: Path, compression: Compression | None) -> None:
+    writer = PackWriter(tmp_path, full_bytes=1000, compression=compression)
+    chance = random.Random(1)
+    bodies = [chance.randbytes(100) for _ in range(25)]
+    for body in bodies:
         writer.add(chunk_digest(body), body)
-    writer.finish()
-    assert len(writer.finished) == 3
-    assert len(writer.locations) == 25
-    assert len({location.pack for location in writer.locations.values()}) == 3
+    writer.cut()
+    packs = writer.taken()
+    writer.close()
+    assert [len(pack.records) // RECORD.size for pack in packs] == [10, 10, 5]
+    assert writer.taken() == []
+    found = [record[0] for pack in packs for record in RECORD.iter_unpack(pack.records)]
+    assert found == [chunk_digest(body) for body in bodies]
+
+
+def test_a_cut_ends_a_pack_and_an_empty_one_is_none(tmp_path: Path) -> None:
+    writer = PackWriter(tmp_path)
+    writer.cut()
+    for body in (b"hot", b"cold"):
+        writer.add(chunk_digest(body), body)
+        writer.cut()
+        writer.cut()
+    assert [
+        pack.path.read_bytes()[: len(body)]
+        for pack, body in zip(writer.taken(), (b"hot", b"cold"), strict=True)
+    ] == [b"hot", b"cold"]
 
 
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
@@ -52,6 +72,39 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     with pytest.raises(IoFailure, match=r"cannot write `.*0\.pack`: No space left"):
         writer.add(chunk_digest(body), body)
     writer.close()
+
+
+def test_compression_keeps_what_shrinks_and_leaves_the_rest(tmp_path: Path) -> None:
+    noise = random.Random(2).randbytes(50_000)
+    bodies = [b"words " * 10_000, noise, noise[:40_000] + bytes(1000), b"x", b"another text " * 3000]
+    writer = PackWriter(tmp_path, compression=Compression(6))
+    for body in bodies:
+        writer.add(chunk_digest(body), body)
+    writer.cut()
+    (pack,) = writer.taken()
+    writer.close()
+    content = pack.path.read_bytes()
+    encodings = []
+    for body, (digest, offset, stored, size, _, encoding, _) in zip(
+        bodies, RECORD.iter_unpack(pack.records), strict=True
+    ):
+        place = ChunkLocation(pack.digest, offset, stored, size, encoding)
+        assert decode_chunk(place, content[offset : offset + stored]) == body
+        verify(digest, body)
+        encodings.append(encoding)
+    assert encodings == [ZSTD, RAW, RAW, RAW, ZSTD]
+
+
+@pytest.mark.parametrize("text", ["none", "zstd", "zstd:1", "zstd:19"])
+def test_compressions_are_read_as_they_are_written(text: str) -> None:
+    expected = {"none": None, "zstd": 3, "zstd:1": 1, "zstd:19": 19}[text]
+    assert Compression.parse(text) == (Compression(expected) if expected else None)
+
+
+@pytest.mark.parametrize("text", ["", "gzip", "zstd:", "zstd:0", "zstd:20", "zstd:x", "zstd:-1", "ZSTD"])
+def test_other_compressions_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="not a compression"):
+        Compression.parse(text)
 
 
 def location(stored: bytes, size: int, encoding: int) -> ChunkLocation:
@@ -118,22 +171,3 @@ def test_pieces_are_regrouped_without_losing_a_byte(pieces: list[bytes | int]) -
 
 def test_long_holes_stay_numbers() -> None:
     assert list(split([b"abcd", 4_000_000_000_000], 4))[1:] == [4_000_000_000_000]
-
-
-def test_discarded_chunks_leave_and_the_others_stay_readable(tmp_path: Path) -> None:
-    writer = PackWriter(tmp_path, full_bytes=1000)
-    bodies = {chunk_digest(body): body for body in (bytes([number]) * 100 for number in range(35))}
-    for digest, body in bodies.items():
-        writer.add(digest, body)
-    writer.finish()
-    untouched = writer.finished[0]
-    unused = set(list(bodies)[15:18])
-    writer.discard(unused)
-    assert writer.finished[0] == untouched
-    paths = {pack.digest: pack.path for pack in writer.finished}
-    assert sorted(tmp_path.iterdir()) == sorted(paths.values())
-    assert set(writer.locations) == set(bodies) - unused
-    for digest, place in writer.locations.items():
-        content = paths[place.pack].read_bytes()
-        assert content[place.offset : place.offset + place.stored_bytes] == bodies[digest]
-        assert blake3(content).digest() == place.pack

@@ -10,8 +10,10 @@ from typing import Any, Protocol
 from coldstart_cli.errors import UsageError, near_matches_hint
 from coldstart_fs.chunk import Piece
 from coldstart_fs.entry import Entry
+from coldstart_fs.progress import Progress
 
-Progress = Callable[[str], None]
+__all__ = ["SPELLINGS", "Keep", "Progress", "Source", "is_in_index_order", "open_source"]
+
 Keep = Callable[[Entry, Iterable[Piece]], None]
 """Takes a regular file's content; the pieces must be used up before it returns."""
 
@@ -54,6 +56,11 @@ def open_source(text: str, *, forbidden: str | None = None, platform: str | None
     module, name = _KINDS[scheme]
     opened: Source = getattr(import_module(module), name)(rest, wanted)
     return opened
+
+
+def is_in_index_order(text: str) -> bool:
+    """Whether this source hands contents over in the order of the index, and none that the tree lacks."""
+    return text.startswith("dir:")
 
 
 SPELLINGS = "oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:REF] or dir:PATH"

@@ -8,23 +8,14 @@ import stat
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from coldstart_cli.errors import DataError, IoFailure, NotFoundError, PermissionNeededError, UsageError
 from coldstart_cli.files import mounts_below
 from coldstart_fs.chunk import Piece
-from coldstart_fs.entry import Entry, Xattrs, walk
+from coldstart_fs.entry import Entry, Xattrs, in_index_order
 from coldstart_fs.sources import Keep, Progress
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    path: bytes
-    device: int
-    inode: int
-    mtime_ns: int
 
 
 class Directory:
@@ -56,10 +47,10 @@ class Directory:
     def read(self, keep: Keep, chunk_bytes: int, progress: Progress, scratch: Path) -> Entry:
         del scratch
         root = self.read_tree(progress)
-        progress("storing the files")
-        for entry in walk(root):
-            if entry.is_file:
-                keep(entry, _pieces(entry, chunk_bytes))
+        progress("reading the files")
+        progress.expect(sum(entry.size for entry in in_index_order(root) if entry.is_file))
+        for path, entry in _files(root, self._root):
+            keep(entry, _pieces(path, entry, chunk_bytes, progress))
         return root
 
     def read_tree(self, progress: Progress) -> Entry:
@@ -106,7 +97,7 @@ class Directory:
         )
         if entry.is_file:
             entry.size = status.st_size
-            entry.place = _Place(path, status.st_dev, status.st_ino, status.st_mtime_ns)
+            entry.place = _identity(status)
         elif entry.is_symlink:
             entry.target = os.readlink(path)
         elif entry.is_device:
@@ -126,41 +117,65 @@ def _xattrs(path: bytes) -> Xattrs:
     )
 
 
-def _pieces(entry: Entry, chunk_bytes: int) -> Iterator[Piece]:
+def _identity(status: os.stat_result) -> int:
+    return status.st_dev << 64 | status.st_ino
+
+
+def _files(root: Entry, path: bytes) -> Iterator[tuple[bytes, Entry]]:
+    """The regular files with a path of each, in index order, a hard-linked one once."""
+    next_number = 0
+    pending = [(path, root, iter(sorted(root.children)))]
+    while pending:
+        path, folder, names = pending[-1]
+        for name in names:
+            below, entry = path.rstrip(b"/") + b"/" + name, folder.children[name]
+            if entry.number < next_number:  # another name of a file that was met
+                continue
+            next_number = entry.number + 1
+            if entry.is_file:
+                yield below, entry
+            elif entry.is_directory:
+                pending.append((below, entry, iter(sorted(entry.children))))
+                break
+        else:
+            pending.pop()
+
+
+def _pieces(path: bytes, entry: Entry, chunk_bytes: int, progress: Progress) -> Iterator[Piece]:
     """A file's content; holes as numbers. The file must be the one that was listed, before and after."""
-    place = entry.place
-    assert isinstance(place, _Place)
     if not entry.size:
         return
-    with _named(place.path):
-        descriptor = os.open(place.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    with _named(path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            sparse = _check_unchanged(descriptor, entry, place)
+            sparse = _check_unchanged(descriptor, entry, path)
             end = 0
             for start, end_of_data in _data_ranges(descriptor, entry.size) if sparse else [(0, entry.size)]:
                 if start > end:
+                    progress.done_bytes += start - end
                     yield start - end
                 position = end = start
                 while position < end_of_data:
                     data = os.pread(descriptor, min(chunk_bytes, end_of_data - position), position)
                     if not data:
-                        raise _changed(place.path)
+                        raise _changed(path)
                     position += len(data)
+                    progress.done_bytes += len(data)
+                    progress.read_bytes += len(data)
                     yield data
                 end = end_of_data
             if entry.size > end:
                 yield entry.size - end
-            _check_unchanged(descriptor, entry, place)
+            _check_unchanged(descriptor, entry, path)
         finally:
             os.close(descriptor)
 
 
-def _check_unchanged(descriptor: int, entry: Entry, place: _Place) -> bool:
+def _check_unchanged(descriptor: int, entry: Entry, path: bytes) -> bool:
     """Whether fewer blocks are allocated than the size needs, so that there may be holes."""
     status = os.fstat(descriptor)
-    now = status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
-    if now != (place.device, place.inode, place.mtime_ns, entry.size):
-        raise _changed(place.path)
+    if (_identity(status), status.st_mtime_ns, status.st_size) != (entry.place, entry.mtime_ns, entry.size):
+        raise _changed(path)
     return status.st_blocks * 512 < status.st_size
 
 

@@ -89,9 +89,10 @@ class Image:
     def read(self, keep: Keep, progress: Progress) -> Entry:
         """The tree, lowest layer first."""
         tree = LayeredTree()
+        progress.expect(sum(layer.blob.size_bytes for layer in self._layers))
         for number, layer in enumerate(self._layers, 1):
-            progress(f"reading layer {number} of {len(self._layers)} ({layer.blob.size_bytes / 1e6:.1f} MB)")
-            with _reading(layer) as reader:
+            progress(f"reading layer {number} of {len(self._layers)}")
+            with _reading(layer, progress) as reader:
                 tree.apply(reader, keep, layer.shown)
         self.notes += [f"left out: {count} {what}" for what, count in sorted(tree.left_out.items())]
         return tree.root
@@ -130,22 +131,22 @@ def _layer(files: Files, descriptor: dict[str, Any]) -> Blob:
 
 
 @contextmanager
-def _reading(layer: LayerBlob) -> Iterator[TarReader]:
-    ahead = Ahead(_plain(layer))
+def _reading(layer: LayerBlob, progress: Progress) -> Iterator[TarReader]:
+    ahead = Ahead(_plain(layer, progress.counted(layer.blob.blocks())))
     try:
         yield TarReader(ByteStream(ahead), f"{layer.shown}: {layer.blob.shown}")
     except DataError:
         # when the blob is not what was promised, that is the better message
-        for _ in layer.blob.blocks() if layer.blob.digest else _plain(layer):
+        for _ in layer.blob.blocks() if layer.blob.digest else _plain(layer, layer.blob.blocks()):
             pass
         raise
     finally:
         ahead.close()
 
 
-def _plain(layer: LayerBlob) -> Iterator[bytes]:
+def _plain(layer: LayerBlob, blocks: Iterator[bytes]) -> Iterator[bytes]:
     """The layer's tar, verified; all of it runs in the reading thread, where hashing lets others work."""
-    plain = decompressed(layer.blob.blocks(), layer.blob.shown)
+    plain = decompressed(blocks, layer.blob.shown)
     complaint = f"layer is not the one of the configuration, which has {layer.diff_id}: {layer.blob.shown}"
     if layer.diff_id == layer.blob.digest:  # an uncompressed layer, verified already
         return plain

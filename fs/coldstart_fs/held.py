@@ -1,0 +1,79 @@
+"""What a store already keeps, through the locators of its images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from coldstart_cli.errors import DataError
+from coldstart_fs.chunk import decode_chunk, verify
+from coldstart_fs.locator import ChunkLocation, Locator
+from coldstart_fs.names import locator_key, pack_key
+from coldstart_fs.store import Store
+
+
+class HeldChunks:
+    """Chunks as numbers: millions of them are looked up, and most are asked about only once more."""
+
+    def __init__(self, store: Store) -> None:
+        self.notes: list[str] = []
+        self._store = store
+        self._locators: list[Locator] = []
+        self._by_key: dict[str, Locator] = {}
+        self._packs: dict[bytes, bool] = {}
+
+    @classmethod
+    @contextmanager
+    def open(cls, store: Store, scratch: Path) -> Iterator[HeldChunks]:
+        held = cls(store)
+        try:
+            for number, key in enumerate(store.list("locators/")):
+                path = store.local_path(key)
+                if path is None:
+                    path = scratch / f"{number}.locator"
+                    path.write_bytes(store.get(key))
+                try:
+                    locator = held._by_key[key] = Locator.open(path)
+                except DataError as error:
+                    held.notes.append(f"chunks of another image are not reused: {error.message}")
+                else:
+                    held._locators.append(locator)
+            yield held
+        finally:
+            for locator in held._locators:
+                locator.close()
+
+    def find(self, digest: bytes, size_bytes: int) -> int | None:
+        """A number for where the chunk is kept; None when it is not."""
+        for number, locator in enumerate(self._locators):
+            position = locator.position(digest)
+            if position is not None:
+                location = locator.location(position)
+                if location.size_bytes == size_bytes and self._has(location.pack):
+                    return position << 24 | number
+        return None
+
+    def location(self, place: int) -> ChunkLocation:
+        """What a number of `find` stands for."""
+        return self._locators[place & 0xFFFFFF].location(place >> 24)
+
+    def of_image(self, image: bytes, digest: bytes, size_bytes: int) -> ChunkLocation | None:
+        """Where the image itself, were it in the store already, has the chunk."""
+        locator = self._by_key.get(locator_key(image))
+        location = locator.find(digest) if locator is not None else None
+        if location is None or location.size_bytes != size_bytes or not self._has(location.pack):
+            return None
+        return location
+
+    def fetch(self, digest: bytes, location: ChunkLocation) -> bytes:
+        """A chunk out of the store, verified."""
+        stored = self._store.get_range(pack_key(location.pack), location.offset, location.stored_bytes)
+        data = decode_chunk(location, stored)
+        verify(digest, data)
+        return bytes(data)
+
+    def _has(self, pack: bytes) -> bool:
+        if pack not in self._packs:
+            self._packs[pack] = self._store.exists(pack_key(pack))
+        return self._packs[pack]
