@@ -13,6 +13,8 @@ packages=(
 	ca-certificates procps iproute2 kmod
 	umoci debootstrap xz-utils attr acl man-db zsh fish
 )
+# another containerd, such as Docker's own package, must not be driven out by the distribution's
+command -v containerd >/dev/null || packages+=(containerd)
 criu_build_packages=(
 	libprotobuf-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler libnl-3-dev libnet1-dev
 	libcap-dev libbsd-dev libnftables-dev libgnutls28-dev uuid-dev python3-protobuf

@@ -167,10 +167,14 @@ def test_hard_links_out_of_the_root_are_refused() -> None:
         apply_layers(Layer().link("x", "../../etc/shadow"))
 
 
-@pytest.mark.parametrize("name", [".wh.", "a/.wh.", ".wh..", ".wh...", ".wh.d/x"])
+@pytest.mark.parametrize("name", [".wh.", "a/.wh.", ".wh..", ".wh..."])
 def test_whiteouts_of_nothing_are_refused(name: str) -> None:
     with pytest.raises(DataError, match="whiteout"):
         apply_layers(Layer().file(name))
+
+
+def test_a_folder_may_have_the_name_of_a_whiteout_when_files_lie_in_it() -> None:
+    assert names(apply_layers(Layer().file("d"), Layer().file(".wh.d/x"))) == {b"d", b".wh.d", b".wh.d/x"}
 
 
 def test_aufs_leftovers_are_left_out_and_counted() -> None:

@@ -1,24 +1,28 @@
 """Applying image layers to a tree: whiteouts, opaque directories, replacement, hard links.
 
-A layer's whiteouts hide what lower layers brought and never its own files, so they are applied before
-the layer's entries, whatever their order in the tar.
+Members are applied as they come, and every inode notes the layer that brought it: a layer's whiteouts
+hide what lower layers brought and never its own files, whatever their order in the tar.
 """
 
 from __future__ import annotations
 
 import stat
 from collections import Counter
+from dataclasses import dataclass
 
 from coldstart_cli.errors import DataError
 from coldstart_fs.entry import Entry, made_directory
 from coldstart_fs.index import LONGEST_NAME_BYTES
 from coldstart_fs.sources import Keep, tar
+from coldstart_fs.sources.layer_xattrs import carried
 
 _WHITEOUT = b".wh."
 _OPAQUE = b".wh..wh..opq"
 _AUFS = b".wh..wh."
+_AUFS_LEFTOVERS = "AUFS leftovers (.wh..wh.*)"
 _MOST_SYMLINKS = 255  # as runtimes have it when they resolve a path below a root
-_LONGEST_TARGET_BYTES = 4095
+_MOST_STEPS = 4096
+_LONGEST_PATH_BYTES = 4095
 
 _TYPES = {
     tar.REGULAR: stat.S_IFREG,
@@ -36,44 +40,77 @@ class LayeredTree:
 
     def __init__(self) -> None:
         self.root = made_directory()
-        self.left_out: Counter[str] = Counter()
+        self._left_out: Counter[str] = Counter()
+        self._count = 0
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """What the tree has not got, and how often it was met."""
+        return +self._left_out
 
     def apply(self, layer: tar.TarReader, keep: Keep, what: str) -> None:
         """Put one layer on top, in one pass over its tar; `what` names it in errors."""
-        _Layer(self.root, self.left_out, what).apply(layer, keep)
+        self._count += 1
+        _Layer(self.root, self._count, self._left_out, what).apply(layer, keep)
+
+
+@dataclass(slots=True, eq=False)
+class _Awaited:
+    """A hard link whose target has not come yet; `stand_in` keeps its place in the folder."""
+
+    folder: Entry
+    path: Path
+    target: Path
+    stand_in: Entry
+
+    @property
+    def waits(self) -> bool:
+        return self.folder.children.get(self.path[-1]) is self.stand_in
 
 
 class _Layer:
-    def __init__(self, root: Entry, left_out: Counter[str], what: str) -> None:
+    def __init__(self, root: Entry, number: int, left_out: Counter[str], what: str) -> None:
         self._root = root
+        self._number = number  # what this layer brings has it in `place`
         self._left_out = left_out
         self._what = what
+        self._links: dict[tuple[int, bytes], Entry] = {}  # folder and name of own links to lower inodes
+        self._entered: dict[int, Entry] = {}  # folders in which this layer put something
+        self._aufs_files: dict[Path, Entry] = {}
+        self._awaited: list[_Awaited] = []
+        self._last_parent: tuple[Path, Entry] | None = None
 
     def apply(self, layer: tar.TarReader, keep: Keep) -> None:
-        additions: list[tuple[Path, Entry | Path]] = []
-        whiteouts: list[Path] = []
         for member in layer:
             path = self._path(member.name)
-            if any(part.startswith(_WHITEOUT) for part in path):
-                if self._is_whiteout(path, member.name):
-                    whiteouts.append(path)
+            if path and path[-1].startswith(_WHITEOUT) and not self._is_aufs(path):
+                self._apply_whiteout(path, member.name)
                 continue
+            for what in member.not_carried:
+                self._left_out[what] += 1
+            if not path and member.kind != tar.DIRECTORY:
+                raise self._refusal(member.name, "is the root and no folder")
+            aufs = self._is_aufs(path)
+            self._left_out[_AUFS_LEFTOVERS] += aufs
             if member.kind == tar.LINK:
-                additions.append((path, self._path(member.link)))
+                if not aufs:
+                    self._put_link(path, self._path(member.link))
+                continue
+            entry = self._entry(member)
+            if not aufs:
+                self._put(path, entry)
+            elif entry.is_file:  # later hard links may lead to it
+                self._aufs_files[path] = entry
             else:
-                entry = self._entry(member)
-                if entry.is_file:
-                    keep(entry, layer.content(member))
-                additions.append((path, entry))
-            if member.has_text_acl:
-                self._left_out["entries with access control lists as text, which are not carried over"] += 1
-        for path in whiteouts:
-            self._hide(path)
-        for path, addition in additions:
-            self._put(path, addition if isinstance(addition, Entry) else self._link_target(path, addition))
+                continue
+            if entry.is_file:
+                keep(entry, layer.content(member))
+        self._settle_links()
 
     def _path(self, name: bytes) -> Path:
         """A name as components below the root: `./`, `/` and `a/..` mean what they always mean."""
+        if len(name) > _LONGEST_PATH_BYTES:
+            raise self._refusal(name, f"has more than {_LONGEST_PATH_BYTES} bytes")
         parts: list[bytes] = []
         for part in name.split(b"/"):
             if part == b"..":
@@ -86,16 +123,9 @@ class _Layer:
                 parts.append(part)
         return tuple(parts)
 
-    def _is_whiteout(self, path: Path, name: bytes) -> bool:
-        if any(part.startswith(_AUFS) and part != _OPAQUE for part in path):
-            self._left_out["AUFS leftovers (.wh..wh.*)"] += 1
-            return False
-        *parents, last = path
-        if any(part.startswith(_WHITEOUT) for part in parents):
-            raise self._refusal(name, "has a whiteout for a folder")
-        if last in {_WHITEOUT, _WHITEOUT + b".", _WHITEOUT + b".."}:
-            raise self._refusal(name, "is a whiteout of nothing")
-        return True
+    @staticmethod
+    def _is_aufs(path: Path) -> bool:
+        return any(part.startswith(_AUFS) and part != _OPAQUE for part in path)
 
     def _entry(self, member: tar.Member) -> Entry:
         entry = Entry(
@@ -103,56 +133,142 @@ class _Layer:
             uid=member.uid,
             gid=member.gid,
             mtime_ns=member.mtime_ns,
-            xattrs=member.xattrs,
             device=member.device,
+            place=self._number,
         )
+        if member.xattrs:
+            try:
+                entry.xattrs = carried(member.xattrs, entry.mode, self._left_out)
+            except ValueError as error:
+                raise self._refusal(member.name, str(error)) from error
         if member.kind == tar.REGULAR:
             entry.size = member.size
         elif member.kind == tar.SYMLINK:
-            if not 1 <= len(member.link) <= _LONGEST_TARGET_BYTES or b"\0" in member.link:
+            entry.mode = stat.S_IFLNK | 0o777
+            if not 1 <= len(member.link) <= _LONGEST_PATH_BYTES or b"\0" in member.link:
                 raise self._refusal(member.name, "is a symlink without a usable target")
             entry.target = member.link
         return entry
 
-    def _hide(self, path: Path) -> None:
+    # --- whiteouts ---
+
+    def _apply_whiteout(self, path: Path, name: bytes) -> None:
+        hidden = path[-1][len(_WHITEOUT) :]
+        if path[-1] != _OPAQUE and hidden in {b"", b".", b".."}:
+            raise self._refusal(name, "is a whiteout of nothing")
         folder = self._folder(path[:-1], make=False)
         if folder is None:  # hiding what is not there is fine
             return
+        self._last_parent = None
         if path[-1] == _OPAQUE:
-            folder.children.clear()
-        else:
-            folder.children.pop(path[-1][len(_WHITEOUT) :], None)
+            self._hide_lower(folder)
+        elif (child := folder.children.get(hidden)) is not None:
+            self._hide(folder, hidden, child)
 
-    def _link_target(self, path: Path, target: Path) -> Entry:
-        folder = self._folder(target[:-1], make=False) if target else None
-        entry = folder.children.get(target[-1]) if folder is not None else None
-        if entry is None:
-            raise self._refusal(b"/".join(path), f"is a hard link to `{_shown(target)}`, which is not there")
-        if entry.is_directory:
-            raise self._refusal(b"/".join(path), f"is a hard link to the folder `{_shown(target)}`")
-        return entry
+    def _hide(self, folder: Entry, name: bytes, child: Entry) -> None:
+        if not self._keeps(folder, name, child):
+            del folder.children[name]
+        elif child.is_directory:
+            self._hide_lower(child)
+
+    def _keeps(self, folder: Entry, name: bytes, child: Entry) -> bool:
+        """Whether a name is this layer's own; a folder that it only went through is made anew."""
+        if child.place == self._number or (id(folder), name) in self._links:
+            return True
+        if id(child) in self._entered:
+            child.take_metadata(made_directory())
+            return True
+        return False
+
+    def _hide_lower(self, folder: Entry) -> None:
+        """Take out of a folder and of those below all that lower layers brought."""
+        pending = [folder]
+        while pending:
+            folder = pending.pop()
+            for name, child in list(folder.children.items()):
+                if not self._keeps(folder, name, child):
+                    del folder.children[name]
+                elif child.is_directory:
+                    pending.append(child)
+
+    # --- additions ---
 
     def _put(self, path: Path, entry: Entry) -> None:
         if not path:
-            if not entry.is_directory:
-                raise self._refusal(b"/", "is not a folder")
             self._root.take_metadata(entry)
             return
-        folder = self._folder(path[:-1], make=True)
-        assert folder is not None
+        folder = self._parent(path)
         old = folder.children.get(path[-1])
-        if old is not None and old.is_directory and entry.is_directory:
+        if old is None:
+            folder.children[path[-1]] = entry
+        elif old.is_directory and entry.is_directory:
             old.take_metadata(entry)
+            old.place = self._number
         else:
             folder.children[path[-1]] = entry
+            self._links.pop((id(folder), path[-1]), None)
+            self._last_parent = None  # what led through the old one now leads elsewhere
+
+    def _put_link(self, path: Path, target: Path) -> None:
+        entry = self._find(target)
+        if entry is None or entry.mode == 0:
+            stand_in = Entry(mode=0, place=self._number)
+            self._put(path, stand_in)
+            self._awaited.append(_Awaited(self._parent(path), path, target, stand_in))
+            return
+        self._check_link(path, target, entry)
+        self._put(path, entry)
+        self._links[id(self._parent(path)), path[-1]] = self._parent(path)
+
+    def _settle_links(self) -> None:
+        """Bind the links that stood in front of their targets; chains of them in one go."""
+        by_stand_in = {id(link.stand_in): link for link in self._awaited}
+        for link in self._awaited:
+            chain: dict[int, _Awaited] = {}
+            entry: Entry | None = link.stand_in
+            while entry is not None and (found := by_stand_in.get(id(entry))) and id(entry) not in chain:
+                chain[id(entry)] = found
+                entry = self._find(found.target)
+            if not link.waits:
+                continue
+            if entry is None or entry.mode == 0:
+                raise self._refusal(
+                    b"/".join(link.path), f"is a hard link to `{_text(link.target)}`, which is not there"
+                )
+            for each in chain.values():
+                self._check_link(each.path, each.target, entry)
+                if each.waits:
+                    each.folder.children[each.path[-1]] = entry
+
+    def _find(self, path: Path) -> Entry | None:
+        if path in self._aufs_files:
+            return self._aufs_files[path]
+        if not path:
+            return self._root
+        folder = self._folder(path[:-1], make=False)
+        return None if folder is None else folder.children.get(path[-1])
+
+    def _check_link(self, path: Path, target: Path, entry: Entry) -> None:
+        if entry.is_directory:
+            raise self._refusal(b"/".join(path), f"is a hard link to the folder `{_text(target) or '/'}`")
+
+    def _parent(self, path: Path) -> Entry:
+        """The folder that a name is put into; most members follow another one of the same folder."""
+        parents = path[:-1]
+        if self._last_parent is None or self._last_parent[0] != parents:
+            folder = self._folder(parents, make=True)
+            assert folder is not None
+            self._last_parent = parents, folder
+        return self._last_parent[1]
 
     def _folder(self, path: Path, *, make: bool) -> Entry | None:
         """The directory at `path`, through symlinks that never leave the root; made where wanted."""
         trail = [self._root]
         pending = list(reversed(path))
-        symlinks = 0
+        symlinks = steps = 0
         while pending:
             part = pending.pop()
+            steps += 1
             if part in {b"", b"."}:
                 continue
             if part == b"..":
@@ -161,7 +277,7 @@ class _Layer:
             child = trail[-1].children.get(part)
             if child is not None and child.is_symlink:
                 symlinks += 1
-                if symlinks > _MOST_SYMLINKS:
+                if symlinks > _MOST_SYMLINKS or steps > _MOST_STEPS:
                     raise self._refusal(b"/".join(path), "leads through a loop of symlinks")
                 if child.target.startswith(b"/"):
                     trail = [self._root]
@@ -170,13 +286,23 @@ class _Layer:
             if child is None or not child.is_directory:
                 if not make:
                     return None
-                child = trail[-1].children[part] = made_directory()
+                child = self._made_folder(trail[-1], part, child, path)
             trail.append(child)
+        if make:
+            self._entered.update((id(folder), folder) for folder in trail)
         return trail[-1]
 
+    def _made_folder(self, parent: Entry, name: bytes, old: Entry | None, path: Path) -> Entry:
+        if old is not None and (old.place == self._number or (id(parent), name) in self._links):
+            raise self._refusal(b"/".join(path), "has something below it and is no folder")
+        if len(name) > LONGEST_NAME_BYTES:
+            raise self._refusal(b"/".join(path), "leads through a symlink to a name that is too long")
+        folder = parent.children[name] = made_directory()
+        return folder
+
     def _refusal(self, name: bytes, why: str) -> DataError:
-        return DataError(f"{self._what}: `{name.decode('utf-8', 'surrogateescape')}` {why}")
+        return DataError(f"{self._what}: `{tar.shown(name)}` {why}")
 
 
-def _shown(path: Path) -> str:
-    return b"/".join(path).decode("utf-8", "surrogateescape")
+def _text(path: Path) -> str:
+    return tar.shown(b"/".join(path))

@@ -89,7 +89,9 @@ def differences(ours: Tree, theirs: Tree, started_ns: int) -> dict[str, str]:
 
 
 def _fields(ours: Facts, theirs: Facts, started_ns: int) -> list[str]:
-    names = [field.name for field in fields(Facts) if getattr(ours, field.name) != getattr(theirs, field.name)]
+    names = [
+        field.name for field in fields(Facts) if getattr(ours, field.name) != getattr(theirs, field.name)
+    ]
     if stat.S_ISDIR(ours.mode) and stat.S_ISDIR(theirs.mode):
         unsaid = {"links", "mtime_ns"} if theirs.mtime_ns >= started_ns else {"links"}
         return [name for name in names if name not in unsaid]

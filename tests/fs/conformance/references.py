@@ -79,7 +79,7 @@ class Containerd:
     def running(cls, folder: Path, snapshotter: str = "native") -> Iterator[Containerd]:
         """Started, answering, and ended with everything it mounted."""
         program = program_or_skip("containerd")
-        if len(os.fsencode(folder)) > 80:  # noqa: PLR2004 - the path of a socket has 107 bytes at most
+        if len(os.fsencode(folder)) > 80:  # the path of a socket has 107 bytes at most
             raise ValueError(f"path is too long for a socket: {folder}")
         folder.mkdir(parents=True, exist_ok=True)
         plugins = ", ".join(f'"{name}"' for name in _PLUGINS_NOT_WANTED)
@@ -93,7 +93,9 @@ class Containerd:
             try:
                 wait_until(lambda: daemon._ctr("version", check=False).status == 0, "containerd answers")
                 # `ctr snapshots unpack` of 1.6 and 1.7 does not look at --snapshotter
-                daemon._ctr("namespaces", "create", _NAMESPACE, f"containerd.io/defaults/snapshotter={snapshotter}")
+                daemon._ctr(
+                    "namespaces", "create", _NAMESPACE, f"containerd.io/defaults/snapshotter={snapshotter}"
+                )
                 yield daemon
             finally:
                 kill_group(process)
@@ -164,7 +166,9 @@ def _manifest(layout: Path, tag: str) -> tuple[str, list[str]]:
 
 
 def _blob(layout: Path, digest: str) -> dict[str, dict[str, str]]:
-    document: dict[str, dict[str, str]] = json.loads((layout / "blobs" / digest.replace(":", "/")).read_bytes())
+    document: dict[str, dict[str, str]] = json.loads(
+        (layout / "blobs" / digest.replace(":", "/")).read_bytes()
+    )
     return document
 
 
