@@ -128,23 +128,24 @@ class _Layer:
         return any(part.startswith(_AUFS) and part != _OPAQUE for part in path)
 
     def _entry(self, member: tar.Member) -> Entry:
+        # Linux knows no other mode of symlinks
+        mode = stat.S_IFLNK | 0o777 if member.kind == tar.SYMLINK else _TYPES[member.kind] | member.mode
+        try:
+            xattrs = carried(member.xattrs, mode, self._left_out) if member.xattrs else ()
+        except ValueError as error:
+            raise self._refusal(member.name, str(error)) from error
         entry = Entry(
-            mode=_TYPES[member.kind] | member.mode,
+            mode=mode,
             uid=member.uid,
             gid=member.gid,
             mtime_ns=member.mtime_ns,
+            xattrs=xattrs,
             device=member.device,
             place=self._number,
         )
-        if member.xattrs:
-            try:
-                entry.xattrs = carried(member.xattrs, entry.mode, self._left_out)
-            except ValueError as error:
-                raise self._refusal(member.name, str(error)) from error
         if member.kind == tar.REGULAR:
             entry.size = member.size
         elif member.kind == tar.SYMLINK:
-            entry.mode = stat.S_IFLNK | 0o777
             if not 1 <= len(member.link) <= _LONGEST_PATH_BYTES or b"\0" in member.link:
                 raise self._refusal(member.name, "is a symlink without a usable target")
             entry.target = member.link
