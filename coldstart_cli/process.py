@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ _OUTPUT_LIMIT_BYTES = 8 << 20
 _LOG_LIMIT_BYTES = 16 << 20
 _TAIL_LINES = 6
 _TICK_SECONDS = 0.1
+_LOOK_SECONDS = 0.5  # between two looks at how far a program is
 _TERM_GRACE_SECONDS = 2.0
 _KILL_WAIT_SECONDS = 10.0
 # an operator's PATH often lacks sbin, where criu and runc live
@@ -90,6 +91,7 @@ def run(
     arguments: Sequence[str | os.PathLike[str]],
     *,
     deadline_seconds: float,
+    activity: Callable[[], object] | None = None,
     purpose: str | None = None,
     check: bool = True,
     environment: Mapping[str, str] | None = None,
@@ -106,6 +108,8 @@ def run(
 ) -> Completed:
     """Run a program to its end, or kill its whole process group at the deadline.
 
+    Where `activity` is given, the deadline counts from the last change of what it returns: a transfer
+    may take hours as long as it moves.
     `watched_logs` are files the program itself writes: when one passes `log_limit_bytes` the program
     is killed (criu 4.2 writes gigabytes when a pages image is truncated). Output past
     `output_limit_bytes` is read and dropped. With `check`, a non-zero status raises `ProgramFailedError`.
@@ -132,11 +136,19 @@ def run(
         raise _not_started(command[0], error) from error
     pump = _Pump(child, stdin, output_limit_bytes)
     logs = tuple(watched_logs)
+    moved = looked = started
+    seen: object = None
     try:
         while not pump.step():
-            if time.monotonic() - started > deadline_seconds:
+            now = time.monotonic()
+            if activity is not None and now - looked >= _LOOK_SECONDS:
+                looked = now
+                if (found := activity()) != seen:
+                    moved, seen = now, found
+            if now - moved > deadline_seconds:
+                what = "no progress for" if activity else "no end after"
                 raise ProgramTimeoutError(
-                    f"{purpose or name}: no end after {deadline_seconds:g} s, killed",
+                    f"{purpose or name}: {what} {deadline_seconds:g} s, killed",
                     stdout=bytes(pump.stdout),
                 )
             if log := _oversized(logs, log_limit_bytes):

@@ -89,6 +89,19 @@ def test_a_program_that_does_not_read_its_stdin_is_no_error() -> None:
     assert run(["true"], deadline_seconds=20, stdin=b"x" * (1 << 20)).status == 0
 
 
+def test_the_deadline_counts_from_the_last_progress(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+
+    def size() -> int:
+        return log.stat().st_size
+
+    moving = ["sh", "-c", f"for i in 1 2 3 4 5 6; do echo >>{log}; sleep 0.3; done"]
+    assert run(moving, deadline_seconds=1.2, activity=size).duration_seconds > 1.2
+    with pytest.raises(ProgramTimeoutError, match=r"^transfer: no progress for 0\.2 s, killed$"):
+        run(["sleep", "60"], deadline_seconds=0.2, activity=size, purpose="transfer")
+
+
 def test_without_stdin_a_program_reads_nothing() -> None:
     assert run(["cat"], deadline_seconds=20).stdout == b""
 
