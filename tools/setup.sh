@@ -13,8 +13,10 @@ packages=(
 	ca-certificates procps iproute2 kmod
 	umoci debootstrap xz-utils attr acl man-db zsh fish
 )
+# servers that tests start themselves: their services must start neither now nor at the next boot
+server_packages=(docker-registry)
 # another containerd, such as Docker's own package, must not be driven out by the distribution's
-command -v containerd >/dev/null || packages+=(containerd)
+command -v containerd >/dev/null || server_packages+=(containerd)
 criu_build_packages=(
 	libprotobuf-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler libnl-3-dev libnet1-dev
 	libcap-dev libbsd-dev libnftables-dev libgnutls28-dev uuid-dev python3-protobuf
@@ -23,10 +25,13 @@ step=start
 hint=""
 log=$(mktemp -t coldstart-setup.XXXXXX)
 scratch=""
+policy=/usr/sbin/policy-rc.d  # what maintainer scripts ask before they start a service
+policy_is_ours=no
 
 finish() {
 	local status=$?
 	[ -z "$scratch" ] || rm -rf "$scratch"
+	[ $policy_is_ours = no ] || "${as_root[@]}" rm -f $policy
 	if [ $status -eq 0 ]; then rm -f "$log"; return; fi
 	tail -n 15 "$log" >&2 || true
 	echo "setup: failed at: $step (whole log: $log)" >&2
@@ -87,6 +92,23 @@ install_packages() {  # PACKAGE...
 	# runc recommends the distribution's criu, which may be too old for the kernel
 	quietly 900 "${as_root[@]}" apt-get -o Acquire::Retries=2 -o DPkg::Lock::Timeout=120 \
 		install -y --no-install-recommends "${missing[@]}"
+}
+
+install_servers() {  # PACKAGE...: installed, and their services stay off, unless they were there already
+	local missing package
+	mapfile -t missing < <(missing_of "$@")
+	[ ${#missing[@]} -gt 0 ] || return 0
+	if [ ! -e $policy ]; then
+		policy_is_ours=yes
+		printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee $policy >/dev/null
+		"${as_root[@]}" chmod 755 $policy
+	fi
+	install_packages "${missing[@]}"
+	for package in "${missing[@]}"; do
+		! command -v systemctl >/dev/null || quietly 60 "${as_root[@]}" systemctl disable "$package.service"
+	done
+	[ $policy_is_ours = no ] || "${as_root[@]}" rm -f $policy
+	policy_is_ours=no
 }
 
 # --- Python: the distribution's, 3.11 or newer, never one that a version manager put on PATH
@@ -198,6 +220,7 @@ setup_venv() {
 
 command -v apt-get >/dev/null || { step="apt-get"; hint="use Debian 12, 13 or Ubuntu"; exit 69; }
 install_packages "${packages[@]}" python3 python3-dev python3-venv
+install_servers "${server_packages[@]}"
 python=$(find_python)
 if [ -z "$python" ]; then  # Ubuntu 22.04's python3 is 3.10
 	install_packages python3.11 python3.11-dev python3.11-venv
