@@ -39,7 +39,7 @@ TREE: tuple[GroupEntry | CommandEntry, ...] = (
         "lazy, content-addressed images",
         _commands(
             "image",
-            ("index", "turn an OCI layout or a root folder into an index and packs in a store"),
+            ("index", "turn an image or a root folder into an index and packs in a store"),
             ("mount", "serve an image lazily at a mount point"),
             ("unmount", "end a mount and clean up after it"),
             ("ls", "the images in a store, or the files in one"),

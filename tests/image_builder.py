@@ -133,11 +133,12 @@ def write_layout(
     tag: str | None = "latest",
     config: dict[str, Any] | None = None,
     media_type: str | None = None,
+    platform: str = "linux/amd64",
 ) -> OciImage:
     """A minimal OCI layout that holds one image; `compression` is none, gzip or zstd."""
     begin_layout(folder)
     manifest, descriptors = add_image(
-        folder, layers, compression=compression, config=config, media_type=media_type
+        folder, layers, compression=compression, config=config, media_type=media_type, platform=platform
     )
     if tag is not None:
         manifest["annotations"] = {"org.opencontainers.image.ref.name": tag}
@@ -159,6 +160,7 @@ def add_image(
     compression: str = "gzip",
     config: dict[str, Any] | None = None,
     media_type: str | None = None,
+    platform: str = "linux/amd64",
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The descriptors of one more manifest of a layout and of its layers; no index names it yet."""
     descriptors, diff_ids = [], []
@@ -171,12 +173,12 @@ def add_image(
         }[compression](content)
         descriptors.append(write_blob(folder, blob, media_type or TAR + suffix))
         diff_ids.append("sha256:" + hashlib.sha256(content).hexdigest())
+    about = dict(zip(("os", "architecture", "variant"), platform.split("/"), strict=False))
     configuration = write_blob(
         folder,
         json.dumps(
-            {
-                "architecture": "amd64",
-                "os": "linux",
+            about
+            | {
                 "config": config or {},
                 "rootfs": {"type": "layers", "diff_ids": diff_ids},
             }

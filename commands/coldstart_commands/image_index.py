@@ -18,7 +18,7 @@ SourceArgument = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:REF] or dir:PATH.",
+        help="oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:REF], docker://REF or dir:PATH.",
         show_default=False,
     ),
 ]

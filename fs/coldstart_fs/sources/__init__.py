@@ -63,10 +63,11 @@ def is_in_index_order(text: str) -> bool:
     return text.startswith("dir:")
 
 
-SPELLINGS = "oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:REF] or dir:PATH"
+SPELLINGS = "oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:REF], docker://REF or dir:PATH"
 _KINDS = {
     "oci": ("coldstart_fs.sources.oci", "OciLayout"),
     "oci-archive": ("coldstart_fs.sources.oci", "OciArchive"),
     "docker-archive": ("coldstart_fs.sources.docker_archive", "DockerArchive"),
+    "docker": ("coldstart_fs.sources.registry", "Registry"),
     "dir": ("coldstart_fs.sources.directory", "Directory"),
 }

@@ -19,7 +19,6 @@ _MOST_MEMBERS = 100_000
 _LONGEST_NAME_BYTES = 4096
 _MOST_LINKS = 16
 _SPARED_BYTES = 256 << 20  # left free on the file system that takes a decompressed archive
-_SAID_EVERY_BYTES = 256 << 20
 Name = tuple[bytes, ...]
 
 
@@ -163,9 +162,11 @@ def _decompress(path: Path, plain: Path, progress: Progress) -> None:
     """Write what is behind the compression, as long as the file system has room for more than that."""
     with reading(path) as descriptor:
         size_bytes = os.fstat(descriptor).st_size
-    written = said = 0
-    ahead = Ahead(decompressed(Place(path, 0, size_bytes, str(path)).blocks(), str(path)))
-    progress(f"decompressing {path} ({size_bytes / 1e6:.1f} MB)")
+    written = 0
+    progress(f"decompressing {path}")
+    progress.expect(size_bytes)
+    blocks = progress.counted(Place(path, 0, size_bytes, str(path)).blocks())
+    ahead = Ahead(decompressed(blocks, str(path)))
     try:
         with plain.open("xb") as stream:
             for block in ahead:
@@ -178,9 +179,6 @@ def _decompress(path: Path, plain: Path, progress: Progress) -> None:
                     )
                 stream.write(block)
                 written += len(block)
-                if written - said >= _SAID_EVERY_BYTES:
-                    said = written
-                    progress(f"decompressing {path}: {written / 1e6:.0f} MB written")
     except OSError as error:
         raise IoFailure(f"cannot decompress {path}: {plain.parent}: {error.strerror}") from error
     finally:

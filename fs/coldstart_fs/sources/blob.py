@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol
 
 from coldstart_cli.errors import DataError, IoFailure, NotFoundError, PermissionNeededError, UsageError
 
@@ -122,25 +122,30 @@ def verified(
         raise DataError(f"{complaint}: its {algorithm} is {hasher.hexdigest()}", hint=hint)
 
 
+def is_digest(text: str) -> bool:
+    return bool(_DIGEST.fullmatch(text))
+
+
 def check_digest(digest: str) -> str:
-    if not _DIGEST.fullmatch(digest):
+    if not is_digest(digest):
         raise DataError(f"not a digest that can be checked: {digest}")
     return digest
 
 
-def blob_of(files: Files, descriptor: Any, what: str) -> Blob | None:
-    """The blob that a descriptor names, or `None` when it is not there."""
+def digest_and_size(descriptor: Any, what: str, shown: str) -> tuple[str, int]:
+    """What a descriptor promises of a blob."""
     digest = descriptor.get("digest") if isinstance(descriptor, dict) else None
     size_bytes = descriptor.get("size") if isinstance(descriptor, dict) else None
-    if not isinstance(digest, str) or not is_size(size_bytes):
-        raise DataError(f"{what} has no digest and size in the image: {files.shown}")
-    algorithm, _, hexadecimal = check_digest(digest).partition(":")
-    place = files.find(f"blobs/{algorithm}/{hexadecimal}")
+    if not isinstance(digest, str) or type(size_bytes) is not int or size_bytes < 0:
+        raise DataError(f"{what} has no digest and size in the image: {shown}")
+    return check_digest(digest), size_bytes
+
+
+def blob_of(files: Files, descriptor: Any, what: str) -> Blob | None:
+    """The blob that a descriptor names, or `None` when it is not there."""
+    digest, size_bytes = digest_and_size(descriptor, what, files.shown)
+    place = files.find("blobs/" + digest.replace(":", "/"))
     return Blob(place, digest, size_bytes) if place else None
-
-
-def is_size(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def missing_blob(files: Files, descriptor: dict[str, Any], what: str) -> NotFoundError:

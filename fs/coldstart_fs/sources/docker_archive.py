@@ -49,11 +49,11 @@ class DockerArchive:
     def read(self, keep: Keep, chunk_bytes: int, progress: Progress, scratch: Path) -> Entry:
         del chunk_bytes
         with Archive.open(self._path, scratch, progress) as archive:
-            image = self._image(archive)
+            image, layers = self._open(archive)
             self.configuration, self.notes = image.configuration, image.notes
-            return image.read(keep, progress)
+            return image.read(layers, keep, progress)
 
-    def _image(self, archive: Archive) -> Image:
+    def _open(self, archive: Archive) -> tuple[Image, list[Blob]]:
         shown = f"docker-archive:{self._path}"
         if archive.find("manifest.json") is None:
             if archive.find("oci-layout") is not None:  # as `docker save` of several platforms
@@ -62,9 +62,10 @@ class DockerArchive:
             what = "it is of Docker before 1.10" if old else "`manifest.json` is missing"
             raise DataError(f"not an archive that can be read, {what}: {self._path}")
         saved = _choose(_saved(archive), self._reference, shown)
-        image = Image(_configuration(archive, saved.configuration), _layers(archive, saved), archive.shown)
+        layers = _layers(archive, saved)
+        image = Image(_configuration(archive, saved.configuration), len(layers), archive.shown)
         image.require(self._platform)
-        return image
+        return image, layers
 
 
 def _saved(archive: Archive) -> list[_Saved]:

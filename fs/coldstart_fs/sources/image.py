@@ -13,9 +13,9 @@ from coldstart_fs.sources import Keep, Progress
 from coldstart_fs.sources.blob import (
     Blob,
     Files,
-    blob_document,
     blob_of,
     check_digest,
+    digest_and_size,
     missing_blob,
     verified,
 )
@@ -52,31 +52,19 @@ class LayerBlob:
 
 
 class Image:
-    """The runtime configuration at once, the tree when it is read."""
+    """The runtime configuration at once, the tree when the layers are read."""
 
-    def __init__(self, configuration: dict[str, Any], blobs: list[Blob], shown: str) -> None:
+    def __init__(self, configuration: dict[str, Any], layer_count: int, shown: str) -> None:
         self.notes: list[str] = []
         self.platform = described_platform(configuration)
         self.configuration = _runtime(configuration, shown)
         self._shown = shown
-        diff_ids = _diff_ids(configuration, shown)
-        if len(diff_ids) != len(blobs):
+        self._diff_ids = _diff_ids(configuration, shown)
+        if len(self._diff_ids) != layer_count:
             raise DataError(
-                f"image has {len(blobs)} layers, its configuration digests of {len(diff_ids)}: {shown}"
+                f"image has {layer_count} layers, its configuration digests of {len(self._diff_ids)}: {shown}"
             )
-        self._layers = [LayerBlob(blob, digest) for blob, digest in zip(blobs, diff_ids, strict=True)]
         self._compare_history(configuration.get("history"))
-
-    @classmethod
-    def of_manifest(cls, manifest: dict[str, Any], files: Files) -> Image:
-        """The image of a manifest that was verified."""
-        configuration = blob_document(files, manifest.get("config"), "image configuration")
-        layers = manifest.get("layers")
-        if not isinstance(layers, list):
-            raise DataError(f"manifest has no list of layers: {files.shown}")
-        for descriptor in layers:
-            check_layer_type(descriptor)
-        return cls(configuration, [_layer(files, item) for item in layers], files.shown)
 
     def require(self, wanted: Platform | None) -> None:
         """Refuse another platform than the wanted one; without a wish say that it is not this host's."""
@@ -86,12 +74,13 @@ class Image:
             raise DataError(f"image is made for {self.platform}, not for {wanted}: {self._shown}")
         self.notes.append(f"image is made for {self.platform}, this host is {host_platform()}")
 
-    def read(self, keep: Keep, progress: Progress) -> Entry:
+    def read(self, blobs: list[Blob], keep: Keep, progress: Progress) -> Entry:
         """The tree, lowest layer first."""
         tree = LayeredTree()
-        progress.expect(sum(layer.blob.size_bytes for layer in self._layers))
-        for number, layer in enumerate(self._layers, 1):
-            progress(f"reading layer {number} of {len(self._layers)}")
+        layers = [LayerBlob(blob, digest) for blob, digest in zip(blobs, self._diff_ids, strict=True)]
+        progress.expect(sum(layer.blob.size_bytes for layer in layers))
+        for number, layer in enumerate(layers, 1):
+            progress(f"reading layer {number} of {len(layers)}")
             with _reading(layer, progress) as reader:
                 tree.apply(reader, keep, layer.shown)
         self.notes += [f"left out: {count} {what}" for what, count in sorted(tree.left_out.items())]
@@ -101,33 +90,46 @@ class Image:
         if not isinstance(history, list) or not history:
             return
         made = sum(1 for step in history if isinstance(step, dict) and not step.get("empty_layer"))
-        if made != len(self._layers):
-            self.notes.append(f"image has {len(self._layers)} layers, its history tells of {made}")
+        if made != len(self._diff_ids):
+            self.notes.append(f"image has {len(self._diff_ids)} layers, its history tells of {made}")
 
 
-def check_layer_type(descriptor: Any) -> None:
-    """Refuse by name what cannot be read as a layer."""
-    if not isinstance(descriptor, dict):
-        raise DataError("a layer of the manifest is not an object")
-    kind, digest = descriptor.get("mediaType"), descriptor.get("digest")
-    if isinstance(kind, str) and kind.endswith("+encrypted"):
-        raise DataError(
-            f"layer is encrypted: {digest}", hint="skopeo copy --decryption-key KEY SOURCE oci:DIR:TAG"
-        )
-    if kind not in _LAYER_TYPES:
-        raise DataError(f"layer has unknown media type {kind}: {digest}")
+def layer_descriptors(manifest: dict[str, Any], shown: str) -> list[dict[str, Any]]:
+    """The descriptors of a manifest's layers; what cannot be read as a layer is refused by name."""
+    layers = manifest.get("layers")
+    if not isinstance(layers, list):
+        raise DataError(f"manifest has no list of layers: {shown}")
+    for descriptor in layers:
+        digest, _ = digest_and_size(descriptor, "layer", shown)
+        kind = descriptor.get("mediaType")
+        if isinstance(kind, str) and kind.endswith("+encrypted"):
+            raise DataError(
+                f"layer is encrypted: {digest}", hint="skopeo copy --decryption-key KEY SOURCE oci:DIR:TAG"
+            )
+        if kind not in _LAYER_TYPES:
+            raise DataError(f"layer has unknown media type {kind}: {digest}")
+    return layers
+
+
+def layer_blobs(files: Files, descriptors: list[dict[str, Any]]) -> list[Blob]:
+    """Where the layers lie; a missing one is named."""
+    return [_layer(files, descriptor) for descriptor in descriptors]
 
 
 def _layer(files: Files, descriptor: dict[str, Any]) -> Blob:
     blob = blob_of(files, descriptor, "layer")
     if blob is not None:
         return blob
-    if urls := descriptor.get("urls"):
-        where = urls[0] if isinstance(urls, list) else urls
-        raise DataError(
-            f"layer is not in the image, its licence keeps it elsewhere: {descriptor['digest']}: {where}"
-        )
+    if descriptor.get("urls"):
+        raise kept_elsewhere(descriptor)
     raise missing_blob(files, descriptor, "layer")
+
+
+def kept_elsewhere(descriptor: dict[str, Any]) -> DataError:
+    """A foreign layer: its licence keeps it out of images and registries."""
+    urls = descriptor["urls"]
+    where = urls[0] if isinstance(urls, list) else urls
+    return DataError(f"layer is not in the image, only elsewhere: {descriptor['digest']}: {where}")
 
 
 @contextmanager
@@ -146,11 +148,10 @@ def _reading(layer: LayerBlob, progress: Progress) -> Iterator[TarReader]:
 
 def _plain(layer: LayerBlob, blocks: Iterator[bytes]) -> Iterator[bytes]:
     """The layer's tar, verified; all of it runs in the reading thread, where hashing lets others work."""
-    plain = decompressed(blocks, layer.blob.shown)
+    if layer.diff_id == layer.blob.digest:  # a tar as it is, verified already
+        return blocks
     complaint = f"layer is not the one of the configuration, which has {layer.diff_id}: {layer.blob.shown}"
-    if layer.diff_id == layer.blob.digest:  # an uncompressed layer, verified already
-        return plain
-    return verified(plain, layer.diff_id, complaint)
+    return verified(decompressed(blocks, layer.blob.shown), layer.diff_id, complaint)
 
 
 def _diff_ids(configuration: dict[str, Any], shown: str) -> list[str]:

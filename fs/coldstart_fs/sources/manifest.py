@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from coldstart_cli.errors import DataError, NotFoundError, near_matches_hint
 from coldstart_fs.sources.platforms import (
@@ -14,8 +14,26 @@ from coldstart_fs.sources.platforms import (
     rank,
 )
 
-Fetch = Callable[[dict[str, Any], str], dict[str, Any]]
-"""Gets the verified document that a descriptor names; the text says what it is."""
+
+class Documents(Protocol):
+    """Gets the verified documents of an image, from wherever they lie."""
+
+    def fetch(self, descriptor: dict[str, Any], what: str) -> dict[str, Any]:
+        """The manifest or index that a descriptor names."""
+        ...
+
+    def configuration(self, descriptor: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:
+        """The configuration of a manifest, which a descriptor named."""
+        ...
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A manifest, and the descriptor that it was found by."""
+
+    descriptor: dict[str, Any]
+    manifest: dict[str, Any]
+
 
 _DEEPEST_INDEX = 4
 _MOST_LISTED = 16
@@ -50,17 +68,18 @@ _CONFIGURATION_TYPES = frozenset(
 
 
 def choose_manifest(
-    index: dict[str, Any], *, tag: str | None, wanted: Platform | None, fetch: Fetch, shown: str
-) -> dict[str, Any]:
+    index: dict[str, Any], *, tag: str | None, wanted: Platform | None, documents: Documents, shown: str
+) -> Chosen:
     """The manifest that an index leads to, maybe through others; `shown` is how SOURCE was written."""
     descriptor: dict[str, Any] = {}
     document, nested_tag = index, tag
     for _ in range(_DEEPEST_INDEX + 1):
-        descriptor = _choose(_descriptors(document, shown), nested_tag, wanted, fetch, shown)
+        descriptor = _choose(_descriptors(document, shown), nested_tag, wanted, documents, shown)
         kind = descriptor.get("mediaType")
         if kind not in INDEX_TYPES:
-            return check_manifest(fetch(descriptor, "manifest"), kind, f"{descriptor.get('digest')}")
-        document, nested_tag = fetch(descriptor, "image index"), None
+            manifest = documents.fetch(descriptor, "manifest")
+            return Chosen(descriptor, check_manifest(manifest, kind, f"{descriptor.get('digest')}"))
+        document, nested_tag = documents.fetch(descriptor, "image index"), None
         if "layers" in document or "config" in document:
             raise DataError(f"image index is a manifest at the same time: {descriptor.get('digest')}")
     raise DataError(f"image indexes are nested too deeply: {shown}")
@@ -102,7 +121,11 @@ def _is_attestation(descriptor: dict[str, Any]) -> bool:
 
 
 def _choose(
-    candidates: list[dict[str, Any]], tag: str | None, wanted: Platform | None, fetch: Fetch, shown: str
+    candidates: list[dict[str, Any]],
+    tag: str | None,
+    wanted: Platform | None,
+    documents: Documents,
+    shown: str,
 ) -> dict[str, Any]:
     if tag is not None:
         candidates = _tagged(candidates, tag, shown)
@@ -116,7 +139,7 @@ def _choose(
             f"several images, and nothing says which: {shown}: {listed(tags)}",
             hint=f"write {shown}:{tags[0]}",
         )
-    return _fitting(candidates, wanted, fetch, shown)
+    return _fitting(candidates, wanted, documents, shown)
 
 
 def _tagged(candidates: list[dict[str, Any]], tag: str, shown: str) -> list[dict[str, Any]]:
@@ -134,10 +157,10 @@ def _tagged(candidates: list[dict[str, Any]], tag: str, shown: str) -> list[dict
 
 
 def _fitting(
-    candidates: list[dict[str, Any]], wanted: Platform | None, fetch: Fetch, shown: str
+    candidates: list[dict[str, Any]], wanted: Platform | None, documents: Documents, shown: str
 ) -> dict[str, Any]:
     target = wanted or host_platform()
-    platforms = [_platform(item, fetch) for item in candidates]
+    platforms = [_platform(item, documents) for item in candidates]
     ranked = [
         (distance, item)
         for item, offered in zip(candidates, platforms, strict=True)
@@ -160,16 +183,17 @@ def _fitting(
     return fitting[0]
 
 
-def _platform(descriptor: dict[str, Any], fetch: Fetch) -> Platform:
+def _platform(descriptor: dict[str, Any], documents: Documents) -> Platform:
     """From the descriptor, or else from the image's configuration."""
     if "platform" in descriptor:
         return described_platform(descriptor["platform"])
     if descriptor.get("mediaType") not in MANIFEST_TYPES:
         return UNKNOWN
-    configuration = fetch(descriptor, "manifest").get("config")
+    manifest = documents.fetch(descriptor, "manifest")
+    configuration = manifest.get("config")
     if not isinstance(configuration, dict) or configuration.get("mediaType") not in _CONFIGURATION_TYPES:
         return UNKNOWN
-    return described_platform(fetch(configuration, "image configuration"))
+    return described_platform(documents.configuration(descriptor, manifest))
 
 
 def _tags(candidates: list[dict[str, Any]]) -> list[str]:

@@ -10,8 +10,8 @@ from coldstart_cli.errors import DataError, NotFoundError, UsageError
 from coldstart_fs.entry import Entry
 from coldstart_fs.sources import Keep, Progress
 from coldstart_fs.sources.archive import Archive
-from coldstart_fs.sources.blob import Files, Folder, blob_document, parse, plain_document
-from coldstart_fs.sources.image import Image
+from coldstart_fs.sources.blob import Blob, Files, Folder, blob_document, parse, plain_document
+from coldstart_fs.sources.image import Image, layer_blobs, layer_descriptors
 from coldstart_fs.sources.manifest import choose_manifest
 from coldstart_fs.sources.platforms import Platform
 from coldstart_fs.sources.reference import split_tag
@@ -34,9 +34,10 @@ class OciLayout:
 
     def read(self, keep: Keep, chunk_bytes: int, progress: Progress, scratch: Path) -> Entry:
         del chunk_bytes, scratch
-        image = open_layout(Folder(self._folder), self._tag, self._platform, f"oci:{self._folder}")
+        files, shown = Folder(self._folder), f"oci:{self._folder}"
+        image, layers = open_layout(files, self._tag, self._platform, shown)
         self.configuration, self.notes = image.configuration, image.notes
-        return image.read(keep, progress)
+        return image.read(layers, keep, progress)
 
 
 class OciArchive:
@@ -53,25 +54,37 @@ class OciArchive:
     def read(self, keep: Keep, chunk_bytes: int, progress: Progress, scratch: Path) -> Entry:
         del chunk_bytes
         with Archive.open(self._path, scratch, progress) as archive:
-            image = open_layout(archive, self._tag, self._platform, f"oci-archive:{self._path}")
+            image, layers = open_layout(archive, self._tag, self._platform, f"oci-archive:{self._path}")
             self.configuration, self.notes = image.configuration, image.notes
-            return image.read(keep, progress)
+            return image.read(layers, keep, progress)
 
 
-def open_layout(files: Files, tag: str | None, wanted: Platform | None, shown: str) -> Image:
+class _Documents:
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def fetch(self, descriptor: dict[str, Any], what: str) -> dict[str, Any]:
+        return blob_document(self._files, descriptor, what)
+
+    def configuration(self, descriptor: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:
+        del descriptor
+        return blob_document(self._files, manifest.get("config"), "image configuration")
+
+
+def open_layout(
+    files: Files, tag: str | None, wanted: Platform | None, shown: str
+) -> tuple[Image, list[Blob]]:
     """The image of a layout that tag and platform choose; `shown` is how the source was written."""
     _check_layout(files, shown)
     index = plain_document(files, "index.json", "OCI layout")
     if not isinstance(index, dict):
         raise DataError(f"not a JSON object: {files.shown}: index.json")
-
-    def fetch(descriptor: dict[str, Any], what: str) -> dict[str, Any]:
-        return blob_document(files, descriptor, what)
-
-    manifest = choose_manifest(index, tag=tag, wanted=wanted, fetch=fetch, shown=shown)
-    image = Image.of_manifest(manifest, files)
+    documents = _Documents(files)
+    chosen = choose_manifest(index, tag=tag, wanted=wanted, documents=documents, shown=shown)
+    layers = layer_descriptors(chosen.manifest, files.shown)
+    image = Image(documents.configuration(chosen.descriptor, chosen.manifest), len(layers), files.shown)
     image.require(wanted)
-    return image
+    return image, layer_blobs(files, layers)
 
 
 def _check_layout(files: Files, shown: str) -> None:

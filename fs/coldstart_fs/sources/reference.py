@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
+
+from coldstart_cli.errors import UsageError
+from coldstart_fs.sources.blob import is_digest
 
 
 def split_tag(rest: str, fits: Callable[[str], bool]) -> tuple[str, str | None]:
@@ -24,3 +28,43 @@ def familiar_name(reference: str) -> str:
     if "@" not in reference and ":" not in reference.rpartition("/")[2]:
         reference += ":latest"
     return reference
+
+
+@dataclass(frozen=True)
+class RegistryReference:
+    """`[HOST[:PORT]/]PATH` with a tag or a digest."""
+
+    repository: str
+    tag: str | None
+    digest: str | None
+
+    @property
+    def registry(self) -> str:
+        """Where it is; a first part without dot or colon is a folder of docker.io."""
+        first, slash, _ = self.repository.partition("/")
+        is_host = slash and ("." in first or ":" in first or first == "localhost")
+        return first if is_host else "docker.io"
+
+    def __str__(self) -> str:
+        end = f"@{self.digest}" if self.digest else f":{self.tag}" if self.tag else ""
+        return f"docker://{self.repository}{end}"
+
+    def pinned(self, digest: str) -> RegistryReference:
+        return RegistryReference(self.repository, None, digest)
+
+
+def parse_registry_reference(rest: str) -> RegistryReference:
+    """What follows `docker:`; a digest makes a tag beside it irrelevant, as engines have it."""
+    name, at, digest = rest.removeprefix("//").partition("@")
+    if not rest.startswith("//"):
+        raise UsageError(f"not a reference of an image: docker:{rest}", hint=f"write docker://{rest}")
+    head, slash, last = name.rpartition("/")
+    last, colon, tag = last.partition(":")
+    repository = f"{head}{slash}{last}"
+    if not last or repository.startswith("/") or (colon and not tag) or (at and not digest):
+        raise UsageError(f"not a reference of an image: docker:{rest}", hint="write docker://HOST/PATH:TAG")
+    if digest and not is_digest(digest):
+        raise UsageError(
+            f"not a digest that can be checked: {digest}", hint="write sha256: and 64 hex digits"
+        )
+    return RegistryReference(repository, None if digest else tag or None, digest or None)

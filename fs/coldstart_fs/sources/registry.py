@@ -1,0 +1,138 @@
+"""An image in a registry: documents first, each verified; then its layers, copied by skopeo into scratch."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from coldstart_cli.errors import DataError, IoFailure
+from coldstart_fs.entry import Entry
+from coldstart_fs.sources import Keep, Progress, skopeo
+from coldstart_fs.sources.blob import Folder, digest_and_size, parse, verified
+from coldstart_fs.sources.image import Image, kept_elsewhere, layer_blobs, layer_descriptors
+from coldstart_fs.sources.manifest import Chosen, check_manifest, choose_manifest
+from coldstart_fs.sources.platforms import Platform
+from coldstart_fs.sources.reference import RegistryReference, parse_registry_reference
+
+_TRIES = 3
+_PAUSE_SECONDS = 2.0
+_OCI_INDEX = "application/vnd.oci.image.index.v1+json"
+_OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+
+
+class Registry:
+    """One image of a registry, `docker://REF`."""
+
+    def __init__(self, rest: str, platform: Platform | None) -> None:
+        self.notes: list[str] = []
+        self.configuration: dict[str, Any] = {}
+        self._reference = parse_registry_reference(rest)
+        self._platform = platform
+
+    def read(self, keep: Keep, chunk_bytes: int, progress: Progress, scratch: Path) -> Entry:
+        del chunk_bytes
+        progress(f"asking {self._reference.registry} for {self._reference}")
+        documents = _Documents(self._reference)
+        chosen = documents.choose(self._platform)
+        shown = f"{self._reference}"
+        layers = layer_descriptors(chosen.manifest, shown)
+        image = Image(documents.configuration(chosen.descriptor, chosen.manifest), len(layers), shown)
+        image.require(self._platform)
+        for layer in layers:
+            if layer.get("urls"):  # skopeo copies no layers that lie elsewhere
+                raise kept_elsewhere(layer)
+        self.configuration, self.notes = image.configuration, image.notes
+        folder = scratch / "pulled"
+        try:
+            pinned = self._reference.pinned(chosen.descriptor["digest"])
+            _Pull(pinned, layers, folder, scratch, progress).run()
+            return image.read(layer_blobs(Folder(folder), layers), keep, progress)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Documents:
+    """Indexes, manifests and configurations by digest; only the first one may be found by a tag."""
+
+    def __init__(self, reference: RegistryReference) -> None:
+        self._reference = reference
+
+    def choose(self, wanted: Platform | None) -> Chosen:
+        content = skopeo.manifest(self._reference)
+        digest = self._reference.digest or f"sha256:{hashlib.sha256(content).hexdigest()}"
+        document = self._parse(content, digest, len(content), "manifest")
+        kind = document.get("mediaType") or (_OCI_INDEX if "manifests" in document else _OCI_MANIFEST)
+        descriptor = {"mediaType": kind, "digest": digest, "size": len(content)}
+        if "manifests" in document:
+            return choose_manifest(
+                document, tag=None, wanted=wanted, documents=self, shown=str(self._reference)
+            )
+        return Chosen(descriptor, check_manifest(document, kind, str(self._reference)))
+
+    def fetch(self, descriptor: dict[str, Any], what: str) -> dict[str, Any]:
+        digest, size_bytes = digest_and_size(descriptor, what, str(self._reference))
+        return self._parse(skopeo.manifest(self._reference.pinned(digest)), digest, size_bytes, what)
+
+    def configuration(self, descriptor: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:
+        what = "image configuration"
+        digest, size_bytes = digest_and_size(manifest.get("config"), what, str(self._reference))
+        content = skopeo.configuration(self._reference.pinned(descriptor["digest"]))
+        return self._parse(content, digest, size_bytes, what)
+
+    def _parse(self, content: bytes, digest: str, size_bytes: int, what: str) -> dict[str, Any]:
+        shown = f"{self._reference}: {what} {digest}"
+        if len(content) != size_bytes:
+            raise DataError(f"blob has {len(content)} bytes instead of {size_bytes}: {shown}")
+        return parse(b"".join(verified(iter([content]), digest, f"blob is damaged: {shown}")), shown)
+
+
+class _Pull:
+    """Copies layers into a layout; what arrived whole is not copied again after a lost connection."""
+
+    def __init__(
+        self,
+        reference: RegistryReference,
+        layers: list[dict[str, Any]],
+        folder: Path,
+        scratch: Path,
+        progress: Progress,
+    ) -> None:
+        self._reference = reference
+        self._folder = folder
+        self._scratch = scratch
+        self._progress = progress
+        self._total_bytes = sum({item["digest"]: item["size"] for item in layers}.values())
+
+    def run(self) -> None:
+        self._check_room()
+        self._progress(f"pulling {self._reference}")
+        self._progress.expect(self._total_bytes)
+        for number in range(1, _TRIES + 1):
+            try:
+                skopeo.copy(self._reference, self._folder, self._scratch, self._moved)
+            except skopeo.ConnectionLostError as error:
+                if number == _TRIES:
+                    error.add(f"{_TRIES} tries")
+                    raise
+                self._progress(f"pulling {self._reference} again: {error.message}")
+                time.sleep(_PAUSE_SECONDS * number)
+            else:
+                return
+
+    def _check_room(self) -> None:
+        system = os.statvfs(self._scratch)
+        room_bytes = system.f_bavail * system.f_frsize
+        if self._total_bytes > room_bytes:
+            raise IoFailure(
+                f"no room for the layers of {self._reference}: they have {self._total_bytes / 1e6:.0f} MB, "
+                f"{room_bytes / 1e6:.0f} MB are free: {self._scratch.parent}",
+                hint="choose another `--store`",
+            )
+
+    def _moved(self) -> int:
+        self._progress.done_bytes = skopeo.bytes_below(self._folder)
+        return self._progress.done_bytes
