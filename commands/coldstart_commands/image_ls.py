@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coldstart_cli.errors import UsageError
-from coldstart_commands import image_texts
+from coldstart_commands import image_entries, image_texts
 from coldstart_commands.shell import Shell, coldstart_command
 
 if TYPE_CHECKING:
@@ -27,16 +27,6 @@ PathArgument = Annotated[
     ),
 ]
 RecursiveOption = Annotated[bool, typer.Option("--recursive", "-R", help="With all that is below, by path.")]
-
-_TYPES = {
-    stat.S_IFDIR: "directory",
-    stat.S_IFREG: "file",
-    stat.S_IFLNK: "symlink",
-    stat.S_IFCHR: "character_device",
-    stat.S_IFBLK: "block_device",
-    stat.S_IFIFO: "fifo",
-    stat.S_IFSOCK: "socket",
-}
 
 
 @coldstart_command("store", "cache_dir")
@@ -95,7 +85,7 @@ def _list_images(shell: Shell) -> None:
 def _list_path(shell: Shell, name: str, path: bytes, recursive: bool) -> None:
     from coldstart_fs.names import digest_text
     from coldstart_fs.opened import opened_image
-    from coldstart_fs.tree import children, find, shown, walk
+    from coldstart_fs.tree import children, find, walk
 
     with opened_image(name, store_url=shell.config.store, cache=shell.config.cache_folder) as image:
         index = image.index
@@ -117,16 +107,17 @@ def _list_path(shell: Shell, name: str, path: bytes, recursive: bool) -> None:
                     "store": image.store.url,
                     "image": digest_text(image.digest),
                     **image_texts.texts(path=b"/" + node.path),
-                    "entries": [describe(index, below) for below in nodes()],
+                    "entries": [
+                        image_entries.describe(index, below.inode, path=b"/" + below.path)
+                        for below in nodes()
+                    ],
                 },
             )
             return
         by_path = recursive or not node.inode.is_directory
         widths = _widths(nodes())
         rows = (
-            _row(
-                index, below, shown(below.path) if by_path else below.name.decode("utf-8", "surrogateescape")
-            )
+            _row(index, below, image_texts.path(below.path) if by_path else image_texts.text(below.name))
             for below in nodes()
         )
         shell.printer.table(
@@ -137,33 +128,10 @@ def _list_path(shell: Shell, name: str, path: bytes, recursive: bool) -> None:
         )
 
 
-def describe(index: Index, node: Node) -> dict[str, Any]:
-    """All about one name, for a JSON document."""
-    inode = node.inode
-    names = {"path": b"/" + node.path}
-    if inode.is_symlink:
-        names["target"] = index.symlink_target(inode.number)
-    document = {
-        "type": _TYPES.get(stat.S_IFMT(inode.mode), "unknown"),
-        "mode": f"{stat.S_IMODE(inode.mode):04o}",
-        "links": inode.links,
-        "uid": inode.uid,
-        "gid": inode.gid,
-        "size_bytes": 0 if inode.is_directory else inode.size,
-        "modified": image_texts.utc(inode.mtime_ns),
-        "inode": inode.number + 1,
-    }
-    if inode.is_device:
-        document["device"] = list(inode.device)
-    if inode.xattr_count:
-        document["xattrs"] = [image_texts.texts(name=key) for key in index.xattrs(inode.number)]
-    return image_texts.texts(**names) | document
-
-
 def _row(index: Index, node: Node, name: str) -> tuple[str, ...]:
     inode = node.inode
     if inode.is_symlink:
-        name = f"{name} -> {index.symlink_target(inode.number).decode('utf-8', 'surrogateescape')}"
+        name = f"{name} -> {image_texts.text(index.symlink_target(inode.number))}"
     mark = "+" if inode.xattr_count else ""
     return (
         stat.filemode(inode.mode) + mark,

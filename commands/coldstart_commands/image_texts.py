@@ -47,3 +47,14 @@ def utc(mtime_ns: int) -> str:
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}{fraction}Z"
     except (ValueError, OverflowError, OSError):
         return f"@{seconds}{fraction}"
+
+
+def text(name: bytes) -> str:
+    """A name for people, on one line and without colours of its own; the printer escapes the rest."""
+    shown = name.decode("utf-8", "surrogateescape")
+    return shown.replace("\n", "\\n").replace("\t", "\\t").replace("\x1b", "\\x1b")
+
+
+def path(name: bytes) -> str:
+    """A path in an image for people."""
+    return "/" + text(name)

@@ -83,7 +83,7 @@ def test_a_folder_of_an_image_is_listed_as_ls_does(image: Coldstart) -> None:
     assert result.status == 0
     lines = {line.split(maxsplit=7)[7]: line.split()[:7] for line in result.stdout.splitlines()[1:]}
     assert lines["app.py"] == ["-rw-r-----", "2", "7", "8", "300", "1970-01-01", "00:00:00"]
-    assert lines["absolute -> /usr/bin"][0] == "lrw-r--r--"
+    assert lines["absolute -> /usr/bin"][0] == "lrwxrwxrwx"
     assert "zero" in result.stdout
     assert "1, 5" in result.stdout
     assert lines["odd"][0] == "drwxr-xr-x"
