@@ -43,6 +43,8 @@ TREE: tuple[GroupEntry | CommandEntry, ...] = (
             ("mount", "serve an image lazily at a mount point"),
             ("unmount", "end a mount and clean up after it"),
             ("ls", "the images in a store, or the files in one"),
+            ("show", "what an image is made of, what it shares, what runs in it"),
+            ("diff", "what differs between two images, and how much must be fetched"),
             ("status", "live mounts of this host"),
         ),
     ),

@@ -123,8 +123,8 @@ function _shtab_coldstart_using
   test "$_shtab_coldstart_cmdpath" = "$argv"
 end
 
-set -g _shtab_coldstart_commands pool 'pool plan' image 'image index' 'image mount' 'image unmount' 'image ls' 'image status' snap 'snap create' 'snap restore' 'snap list' 'snap show' 'snap verify' 'snap remove' health 'health quick' 'health deep' launch doctor
-set -g _shtab_coldstart_opts_with_value --active-timeout --cache --color --compression --config --container --demand --expect-gpus --id --largest-share --lead-time --level --lock-wait --name --output --overlay --peak-utilisation --pid --platform --prices --ready-timeout --ready-url --runc-root --service-level --store --supply --timeout --trace --variant
+set -g _shtab_coldstart_commands pool 'pool plan' image 'image index' 'image mount' 'image unmount' 'image ls' 'image show' 'image diff' 'image status' snap 'snap create' 'snap restore' 'snap list' 'snap show' 'snap verify' 'snap remove' health 'health quick' 'health deep' launch doctor
+set -g _shtab_coldstart_opts_with_value --active-timeout --cache --color --compression --config --container --demand --expect-gpus --id --ignore --large-bytes --largest-share --lead-time --level --lock-wait --name --other-store --output --overlay --peak-utilisation --pid --platform --prices --ready-timeout --ready-url --runc-root --service-level --store --supply --timeout --top --trace --variant
 
 complete -c coldstart -e
 complete -c coldstart -f
@@ -160,6 +160,8 @@ complete -c coldstart -n '_shtab_coldstart_using image index' -l name -xka "(_co
 complete -c coldstart -n '_shtab_coldstart_using image index' -l platform -x -d 'Which image of several; default: this host'"'"'s platform.'
 complete -c coldstart -n '_shtab_coldstart_using image index' -l compression -x -d 'How new chunks are stored: zstd saves bytes on slow links and costs time at every read.'
 complete -c coldstart -n '_shtab_coldstart_using image index' -l trace -xka "(__fish_complete_path (commandline -ct))" -d 'Lay out first what this trace says a start reads.'
+complete -c coldstart -n '_shtab_coldstart_using image index' -l lint -d 'Say what in the image is slow or unsafe.'
+complete -c coldstart -n '_shtab_coldstart_using image index' -l large-bytes -x -d 'Files with this much content are large, for --lint.'
 complete -c coldstart -n '_shtab_coldstart_using image index' -l dry-run -d 'Check everything, change nothing.'
 complete -c coldstart -n '_shtab_coldstart_using image index' -l store -xka "(__fish_complete_directories)" -d 'Image store: a folder or file:// URL.'
 complete -c coldstart -n '_shtab_coldstart_using image index' -l lock-wait -x -d 'Wait this long for a lock that another process holds.'
@@ -212,6 +214,34 @@ complete -c coldstart -n '_shtab_coldstart_using image ls' -l config -xka "(__fi
 complete -c coldstart -n '_shtab_coldstart_using image ls' -l debug -d 'Show the traceback of an expected error too.'
 complete -c coldstart -n '_shtab_coldstart_using image ls; and test $_shtab_coldstart_npos -eq 0' -ka "(_coldstart_image_names)" -d 'Show what is in this image.'
 complete -c coldstart -n '_shtab_coldstart_using image ls; and test $_shtab_coldstart_npos -eq 1' -ka "(__fish_complete_path (commandline -ct))" -d 'A folder or file of the image; default its root.'
+complete -c coldstart -n '_shtab_coldstart_using image; and test $_shtab_coldstart_npos -eq 0' -a show -d 'what an image is made of, what it shares, what runs in it'
+complete -c coldstart -n '_shtab_coldstart_using image show' -s h -l help -d 'show this help message and exit'
+complete -c coldstart -n '_shtab_coldstart_using image show' -l lint -d 'Say what in the image is slow or unsafe.'
+complete -c coldstart -n '_shtab_coldstart_using image show' -l large-bytes -x -d 'Files with this much content are large, for --lint.'
+complete -c coldstart -n '_shtab_coldstart_using image show' -l top -x -d 'How many lines each list has at most.'
+complete -c coldstart -n '_shtab_coldstart_using image show' -l store -xka "(__fish_complete_directories)" -d 'Image store: a folder or file:// URL.'
+complete -c coldstart -n '_shtab_coldstart_using image show' -l cache -xka "(__fish_complete_directories)" -d 'Folder of the local chunk cache.'
+complete -c coldstart -n '_shtab_coldstart_using image show' -l json -d 'Answer with one JSON document on stdout.'
+complete -c coldstart -n '_shtab_coldstart_using image show' -s q -l quiet -d 'Only the answer, warnings and errors.'
+complete -c coldstart -n '_shtab_coldstart_using image show' -s v -l verbose -d 'Say what is being done and why.'
+complete -c coldstart -n '_shtab_coldstart_using image show' -l color -xka "auto always never" -d 'When to use colour.'
+complete -c coldstart -n '_shtab_coldstart_using image show' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'Configuration file, above the user'"'"'s and the system'"'"'s.'
+complete -c coldstart -n '_shtab_coldstart_using image show' -l debug -d 'Show the traceback of an expected error too.'
+complete -c coldstart -n '_shtab_coldstart_using image show; and test $_shtab_coldstart_npos -eq 0' -ka "(_coldstart_image_names)" -d 'Image name, or NAME@blake3:DIGEST.'
+complete -c coldstart -n '_shtab_coldstart_using image; and test $_shtab_coldstart_npos -eq 0' -a diff -d 'what differs between two images, and how much must be fetched'
+complete -c coldstart -n '_shtab_coldstart_using image diff' -s h -l help -d 'show this help message and exit'
+complete -c coldstart -n '_shtab_coldstart_using image diff' -l other-store -xka "(__fish_complete_directories)" -d 'Store of the second image, where it is another one.'
+complete -c coldstart -n '_shtab_coldstart_using image diff' -l ignore -xka "type mode owner size mtime content target xattrs links device" -d 'Differences that do not count; may be given several times.'
+complete -c coldstart -n '_shtab_coldstart_using image diff' -l store -xka "(__fish_complete_directories)" -d 'Image store: a folder or file:// URL.'
+complete -c coldstart -n '_shtab_coldstart_using image diff' -l cache -xka "(__fish_complete_directories)" -d 'Folder of the local chunk cache.'
+complete -c coldstart -n '_shtab_coldstart_using image diff' -l json -d 'Answer with one JSON document on stdout.'
+complete -c coldstart -n '_shtab_coldstart_using image diff' -s q -l quiet -d 'Only the answer, warnings and errors.'
+complete -c coldstart -n '_shtab_coldstart_using image diff' -s v -l verbose -d 'Say what is being done and why.'
+complete -c coldstart -n '_shtab_coldstart_using image diff' -l color -xka "auto always never" -d 'When to use colour.'
+complete -c coldstart -n '_shtab_coldstart_using image diff' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'Configuration file, above the user'"'"'s and the system'"'"'s.'
+complete -c coldstart -n '_shtab_coldstart_using image diff' -l debug -d 'Show the traceback of an expected error too.'
+complete -c coldstart -n '_shtab_coldstart_using image diff; and test $_shtab_coldstart_npos -eq 0' -ka "(_coldstart_image_names)" -d 'Image name, or NAME@blake3:DIGEST.'
+complete -c coldstart -n '_shtab_coldstart_using image diff; and test $_shtab_coldstart_npos -eq 1' -ka "(_coldstart_image_names)" -d 'The image to compare it with.'
 complete -c coldstart -n '_shtab_coldstart_using image; and test $_shtab_coldstart_npos -eq 0' -a status -d 'live mounts of this host'
 complete -c coldstart -n '_shtab_coldstart_using image status' -s h -l help -d 'show this help message and exit'
 complete -c coldstart -n '_shtab_coldstart_using image status' -l json -d 'Answer with one JSON document on stdout.'

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coldstart_cli.errors import UsageError
+from coldstart_commands import image_findings
+from coldstart_commands.image_findings import LargeBytesOption, LintOption
 from coldstart_commands.shell import DryRunOption, Shell, coldstart_command
 
 if TYPE_CHECKING:
@@ -52,6 +55,8 @@ TraceOption = Annotated[
     ),
 ]
 
+_LISTED_FINDINGS = 5
+
 
 @coldstart_command("store", "lock_wait_seconds")
 def command(
@@ -61,6 +66,8 @@ def command(
     platform: PlatformOption = None,
     compression: CompressionOption = "none",
     trace: TraceOption = None,
+    lint: LintOption = False,
+    large_bytes: LargeBytesOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
     """Index an image or a root folder: metadata into an index, contents into packs of the store."""
@@ -71,6 +78,11 @@ def command(
     from coldstart_fs.store import open_store
     from coldstart_fs.trace import load_trace
 
+    if lint and dry_run:
+        raise UsageError(
+            "`--lint` looks at contents in the store, and `--dry-run` puts none there",
+            hint="index the image, then `coldstart image show NAME --lint`",
+        )
     printer = shell.printer
     progress = Progress(f"opening {source}")
     with printer.watching(progress.describe):
@@ -87,7 +99,13 @@ def command(
         )
     _say(printer, report)
     digest = digest_text(report.digest)
-    printer.document("image.index", 1, asdict(report) | {"digest": digest, "notes": list(report.notes)})
+    document = asdict(report) | {"digest": digest, "notes": list(report.notes)}
+    if lint:
+        printer.status("lint")
+        findings = image_findings.lint_published(shell, digest, large_bytes)
+        image_findings.answer(shell, findings, listed=_LISTED_FINDINGS)
+        document |= image_findings.documents(findings)
+    printer.document("image.index", 1, document)
 
 
 def _say(printer: Printer, report: IndexReport) -> None:

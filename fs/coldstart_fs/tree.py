@@ -52,6 +52,16 @@ def walk(index: Index, top: Node | None = None) -> Iterator[Node]:
             pending += reversed(list(children(index, node)))
 
 
+def walk_directories(index: Index) -> Iterator[tuple[Node, list[Node]]]:
+    """Every directory with its entries, depth first."""
+    pending = [root_of(index)]
+    while pending:
+        directory = pending.pop()
+        entries = list(children(index, directory))
+        yield directory, entries
+        pending += [node for node in reversed(entries) if node.inode.is_directory]
+
+
 def shown(path: bytes) -> str:
     """A path of the tree for people; bytes that are not UTF-8 stay surrogates, which the printer escapes."""
     return "/" + _text(path)

@@ -51,7 +51,7 @@ def _names(function: str) -> dict[str, str]:
 
 
 def _completer(command: Command, parameter: Parameter) -> Any:
-    group, is_name = command.words[0], parameter.is_argument and parameter.metavar == "NAME"
+    group, is_name = command.words[0], parameter.is_argument and parameter.metavar in {"NAME", "OTHER"}
     if command.words == ("image", "unmount") and parameter.is_argument:
         return _names("_coldstart_mountpoints")
     if group == "image" and (is_name or parameter.strings == ("--name",)):
