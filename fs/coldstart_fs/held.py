@@ -60,6 +60,8 @@ class HeldChunks:
 
     def of_image(self, image: bytes, digest: bytes, size_bytes: int) -> ChunkLocation | None:
         """Where the image itself, were it in the store already, has the chunk."""
+        if len(self._locators) < 2:  # `find` has asked it already
+            return None
         locator = self._by_key.get(locator_key(image))
         location = locator.find(digest) if locator is not None else None
         if location is None or location.size_bytes != size_bytes or not self._has(location.pack):

@@ -31,7 +31,7 @@ class FinishedPack:
     digest: bytes
     path: Path
     size_bytes: int
-    records: bytes
+    records: bytes | bytearray
 
 
 class PackWriter:
@@ -107,12 +107,13 @@ class PackWriter:
         return self._writer
 
     def _finish(self) -> None:
-        writer, records = self._writer, bytes(self._records)
+        writer, records = self._writer, self._records
         if writer is None:
             return
-        end = records + FOOTER.pack(FOOTER_MAGIC, VERSION, len(records) // RECORD.size, writer.size_bytes)
-        self._hasher.update(end)
-        writer.write(end)
+        footer = FOOTER.pack(FOOTER_MAGIC, VERSION, len(records) // RECORD.size, writer.size_bytes)
+        for part in (records, footer):
+            self._hasher.update(part)
+            writer.write(part)
         writer.flush()
         self._finished.append(FinishedPack(self._hasher.digest(), writer.path, writer.size_bytes, records))
         writer.close()
