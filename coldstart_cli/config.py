@@ -47,6 +47,10 @@ def _number(value: float) -> Callable[[], Scalar]:
     return lambda: value
 
 
+def _switch(value: bool) -> Callable[[], Scalar]:
+    return lambda: value
+
+
 def _nothing() -> Scalar:
     return None
 
@@ -91,6 +95,28 @@ SETTINGS: tuple[Setting, ...] = (
         "health.warn_percent", float, "CPU, memory or disk use that makes a host degraded", _number(80.0)
     ),
     Setting("health.fail_percent", float, "CPU, memory or disk use that takes a host out", _number(90.0)),
+    Setting(
+        "health.auto_release",
+        bool,
+        "whether a GPU leaves the quarantine without a person, once its cause is shown to be gone",
+        _switch(True),
+    ),
+    Setting(
+        "health.clean_runs",
+        int,
+        "clean runs in a row that release a GPU which a person should look at",
+        _number(3),
+    ),
+    Setting(
+        "health.clean_interval_seconds", float, "least time between two clean runs that count", _number(60.0)
+    ),
+    Setting(
+        "health.repair_limit",
+        int,
+        "resets, or reboots, within the window after which a GPU is to be replaced; 0: no limit",
+        _number(2),
+    ),
+    Setting("health.repair_window_days", float, "how long a reset or a reboot counts", _number(30.0)),
     Setting("snapshot.create_timeout_seconds", float, "deadline of one criu dump", _number(600.0)),
     Setting("snapshot.restore_timeout_seconds", float, "deadline of one criu restore", _number(600.0)),
 )

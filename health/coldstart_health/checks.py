@@ -22,7 +22,9 @@ from coldstart_health.inventory import (
     record_inventory,
 )
 from coldstart_health.judgement import judge
+from coldstart_health.moment import now
 from coldstart_health.pressure import HostPressure, read_pressure
+from coldstart_health.remember import Run, with_memory
 from coldstart_health.samples import Sample, load_sample, record_sample, sample_path
 from coldstart_health.verdict import HOST, CheckRun, Expectation, Finding, HealthReport, Verdict
 from coldstart_host.clock import ClockFacts, read_clock
@@ -41,14 +43,27 @@ ACTIVE_DEADLINE_SECONDS = 90.0
 
 
 def quick_check(
-    config: Config, *, active: bool = False, active_deadline_seconds: float = ACTIVE_DEADLINE_SECONDS
+    config: Config,
+    *,
+    active: bool = False,
+    active_deadline_seconds: float = ACTIVE_DEADLINE_SECONDS,
+    record: bool = True,
 ) -> HealthReport:
-    """Verdict on this host in under five seconds; `active` adds DCGM's level 1 with a budget of its own."""
-    return judge(gather(config, active=active, active_deadline_seconds=active_deadline_seconds))
+    """Verdict on this host in under five seconds; `active` adds DCGM's level 1 with a budget of its own.
+
+    Without `record` nothing is written: neither this boot's GPUs nor the quarantine.
+    """
+    run = Run("quick", now(), record=record)
+    evidence = gather(config, active=active, active_deadline_seconds=active_deadline_seconds, record=record)
+    return with_memory(config, evidence, judge(evidence), run)
 
 
 def gather(
-    config: Config, *, active: bool = False, active_deadline_seconds: float = ACTIVE_DEADLINE_SECONDS
+    config: Config,
+    *,
+    active: bool = False,
+    active_deadline_seconds: float = ACTIVE_DEADLINE_SECONDS,
+    record: bool = True,
 ) -> Evidence:
     """All that the quick check reads, and this boot's GPUs recorded for the next one."""
     run = HealthRun(config)
@@ -59,8 +74,9 @@ def gather(
     run.take_pressure(pressure)
     if active:
         run.diagnose(deadline_seconds=active_deadline_seconds)
-    run.record_sample()
-    run.record()
+    if record:
+        run.record_sample()
+        run.record()
     return run.evidence()
 
 

@@ -9,6 +9,8 @@ from coldstart_cli.process import find_program
 from coldstart_health.checks import HealthRun
 from coldstart_health.dcgm import LEVEL_DEADLINES_SECONDS, read_output, run_dcgmi
 from coldstart_health.judgement import judge
+from coldstart_health.moment import now
+from coldstart_health.remember import Run, with_memory
 from coldstart_health.verdict import HealthReport
 from coldstart_host.gpu import NvmlReading
 
@@ -18,6 +20,7 @@ def deep_check(config: Config, *, level: int = 3, deadline_seconds: float | None
     find_program("dcgmi", config.text("programs.dcgmi"))
     lock = config.run_folder / "health-deep.lock"
     with exclusive_lock(lock, wait_seconds=config.number("lock_wait_seconds")):
+        this = Run("deep", now())
         run = HealthRun(config)
         run.expectation()
         reading = run.read_gpus()
@@ -29,7 +32,8 @@ def deep_check(config: Config, *, level: int = 3, deadline_seconds: float | None
         read_output(output, reading.gpus)  # raises where DCGM could not run at all
         run.add_diagnosis(output)
         run.record()
-        return judge(run.evidence())
+        evidence = run.evidence()
+        return with_memory(config, evidence, judge(evidence), this)
 
 
 def refuse_unless_idle(reading: NvmlReading) -> None:

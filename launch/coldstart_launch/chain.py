@@ -132,7 +132,7 @@ def rehearse(
     chain = _Chain(spec, root, options, config, conversation, Replica(spec.name, config), Waterfall(), None)
     chain.refuse_taken_address()
     identity = root.identity(config)
-    health = chain.check_health()
+    health = chain.check_health(record=False)
     plan = chain.plan(identity)
     return Rehearsal(
         name=spec.name,
@@ -220,12 +220,12 @@ class _Chain:
                 hint="end it, or give the replica another port",
             )
 
-    def check_health(self) -> HealthReport:
+    def check_health(self, *, record: bool = True) -> HealthReport:
         """A verdict that allows placement here, or the refusal."""
         from coldstart_health.checks import quick_check
 
         with self._waterfall.stage("health"):
-            report = quick_check(self._config)
+            report = quick_check(self._config, record=record)
         if not report.may_serve:
             raise NegativeAnswer(
                 f"nothing may be placed on this host: {report.summary}",

@@ -1,0 +1,118 @@
+"""A report in the light of what is remembered: the quarantine merged in, and this run's findings kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from coldstart_cli.config import Config
+from coldstart_cli.errors import ColdstartError
+from coldstart_health.audit import append_audit, changes
+from coldstart_health.evidence import Evidence
+from coldstart_health.identity import SeenGpu, seen_gpus
+from coldstart_health.last_run import RunKind, record_run
+from coldstart_health.moment import Moment, now
+from coldstart_health.quarantine import (
+    QuarantineUnreadableError,
+    load_quarantine,
+    quarantine_lock,
+    update_quarantine,
+)
+from coldstart_health.quarantine_policy import Policy, RunFacts
+from coldstart_health.quarantine_record import Quarantine
+from coldstart_health.quarantine_run import after_run, quarantine_findings
+from coldstart_health.verdict import HOST, Finding, HealthReport, Verdict, merged, worst
+
+# a failure of these says nothing about a GPU
+_BESIDE_THE_POINT = frozenset({"pressure", "quarantine"})
+
+
+@dataclass(frozen=True)
+class Run:
+    """Which run this is, and when it began. `record`: keep what it finds."""
+
+    kind: RunKind
+    began: Moment
+    record: bool = True
+
+
+def with_memory(config: Config, evidence: Evidence, report: HealthReport, run: Run) -> HealthReport:
+    """The report that counts: what is remembered, added to what was found."""
+    seen = seen_gpus(evidence.reading, report.findings, evidence.known)
+    report = with_findings(report, _quarantine(config, evidence, report, seen, run))
+    if run.record:
+        try:
+            record_run(config.state_folder, run.kind, report, now())
+        except ColdstartError as error:
+            report = with_findings(report, [_not_recorded("run_not_recorded", Verdict.OK, error)])
+    return report
+
+
+def with_findings(report: HealthReport, findings: Iterable[Finding]) -> HealthReport:
+    """The report with more findings, and the verdicts that follow."""
+    together = merged([*report.findings, *findings])
+    gpus = tuple(
+        replace(gpu, verdict=worst(finding.verdict for finding in together if finding.subject == gpu.subject))
+        for gpu in report.gpus
+    )
+    return replace(report, findings=together, gpus=gpus)
+
+
+def _quarantine(
+    config: Config, evidence: Evidence, report: HealthReport, seen: tuple[SeenGpu, ...], run: Run
+) -> list[Finding]:
+    policy, facts = Policy.of(config), _facts(evidence, report, run)
+    try:
+        before = load_quarantine(config.state_folder)
+    except QuarantineUnreadableError as error:
+        text = f"{error.message}; what is found now is not recorded"
+        return [Finding("quarantine_unreadable", Verdict.UNKNOWN, HOST, "quarantine", text, error.hint)]
+    after = after_run(before, seen, facts, policy)
+    if after == before or not run.record:
+        return quarantine_findings(after, seen, policy)
+    try:
+        after = update_quarantine(config.state_folder, lambda state: after_run(state, seen, facts, policy))
+    except ColdstartError as error:
+        # what could not be recorded has not happened: nobody is released, and who is bad now is bad
+        blocking = any(record.blocks for state in (before, after) for record in state.records)
+        verdict = Verdict.DEGRADED if blocking else Verdict.OK
+        return [
+            *quarantine_findings(before, seen, policy),
+            *quarantine_findings(after, seen, policy),
+            _not_recorded("quarantine_not_recorded", verdict, error),
+        ]
+    notes = _audited(config, before, after, facts.ended)
+    return [*quarantine_findings(after, seen, policy), *notes]
+
+
+def _audited(config: Config, before: Quarantine, after: Quarantine, moment: Moment) -> list[Finding]:
+    try:
+        with quarantine_lock(config.state_folder):
+            append_audit(config.state_folder, changes(before, after, moment))
+    except ColdstartError as error:
+        return [_not_recorded("audit_not_written", Verdict.OK, error)]
+    return []
+
+
+def _facts(evidence: Evidence, report: HealthReport, run: Run) -> RunFacts:
+    reading = evidence.reading
+    told = reading.fault is None and reading.hung is None
+    made = all(check.error is None for check in report.checks if check.name not in _BESIDE_THE_POINT)
+    certain = not any(
+        finding.verdict is Verdict.UNKNOWN
+        and finding.subject == HOST
+        and finding.source not in _BESIDE_THE_POINT
+        for finding in report.findings
+    )
+    return RunFacts(
+        began=run.began,
+        ended=now(),
+        level=evidence.dcgm.level if evidence.dcgm is not None else 0,
+        proves=told and made and certain,
+        counted=told and reading.complete,
+        missing=any(finding.reason == "gpu_missing" for finding in report.findings),
+    )
+
+
+def _not_recorded(reason: str, verdict: Verdict, error: ColdstartError) -> Finding:
+    return Finding(reason, verdict, HOST, "quarantine", error.message, error.hint)
