@@ -58,6 +58,8 @@ def reset_marks(gpu: GpuFacts) -> dict[str, int]:
         marks["volatile_uncorrected"] = gpu.ecc.volatile_uncorrected
     if gpu.sram is not None:
         marks["sram_volatile_uncorrected"] = gpu.sram.volatile_uncorrected
+    if gpu.pcie_replays is not None:
+        marks["pcie_replays"] = gpu.pcie_replays
     return marks
 
 

@@ -10,10 +10,11 @@ from coldstart_health.identity import SeenGpu, find_record, joined_name, was_set
 from coldstart_health.quarantine_policy import Policy, RunFacts
 from coldstart_health.quarantine_record import GpuRecord, Quarantine
 from coldstart_health.recovery import found_clean, proven
-from coldstart_health.verdict import HOST, Finding, Verdict
+from coldstart_health.verdict import FABRIC, HOST, Finding, Verdict
 
-# the host is asked anew for everything else at each run; these are told once
+# each run asks host and fabric anew for everything else; these are told once
 _TOLD_ONCE = frozenset({"dcgm", "kernel_log"})
+_WHOLE = frozenset({HOST, FABRIC})
 _SHOWN_CAUSES = 3
 
 
@@ -88,7 +89,7 @@ def _says_more(record: GpuRecord, gpu: SeenGpu | None) -> bool:
 
 def _entering(gpu: SeenGpu) -> list[Finding]:
     bad = [finding for finding in gpu.findings if finding.verdict >= Verdict.DRAIN]
-    if gpu.name.subject == HOST:
+    if gpu.name.subject in _WHOLE:
         bad = [finding for finding in bad if finding.source in _TOLD_ONCE]
     return bad
 

@@ -16,11 +16,14 @@ from coldstart_health import checks, moment
 from coldstart_health.moment import Moment
 from coldstart_health.pressure import HostPressure
 from coldstart_health.verdict import HealthReport
+from coldstart_host.clock import ClockFacts
+from coldstart_host.fabric import FabricFacts
 from coldstart_host.gpu import NvmlReading
 from coldstart_host.gpu_nvml import NvmlSession
 from stand_ins.gpu_driver import GpuDriver
 
 IDLE = HostPressure(1.0, 2, 0.1, 100, 90, (), None, None)
+IN_TIME = ClockFacts(True, True, False, 0.01, 1_700_000_000.0, 36_000.0)
 
 
 class GpuHost:
@@ -37,6 +40,9 @@ class GpuHost:
             patch.setattr(f"coldstart_health.{module}.now", self.now)
         patch.setattr(checks, "pci_gpus", tuple)
         patch.setattr(checks, "read_pressure", lambda _: IDLE)
+        patch.setattr(checks, "read_clock", lambda: IN_TIME)
+        patch.setattr(checks, "read_fabric", lambda: FabricFacts(0, False, False))
+        patch.setattr(checks, "left_over", tuple)
         self._probe = checks.read_gpus
         patch.setattr(checks, "read_gpus", self._read)
         library = os.path.join(self.driver.environment["LD_LIBRARY_PATH"], "libnvidia-ml.so.1")
@@ -66,7 +72,7 @@ class GpuHost:
         if self._hangs:
             return self._probe(deadline_seconds=1.0)
         session = NvmlSession()
-        gpus = tuple(session.read(index) for index in range(session.count))
+        gpus = tuple(session.read(session.questions(index)) for index in range(session.count))
         session.close()
         return NvmlReading(session.driver_version, session.cuda_version, session.count, gpus)
 
