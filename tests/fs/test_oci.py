@@ -209,60 +209,6 @@ def test_docker_media_types_are_known(tmp_path: Path, store: Store) -> None:
     assert b"kept" in image_facts(store, "image")
 
 
-def test_tags_choose_the_image(tmp_path: Path, store: Store) -> None:
-    descriptors = []
-    for tag in ("one", "two"):
-        write_layout(tmp_path / tag, [Layer().file(tag)], tag=tag)
-        descriptors += json.loads((tmp_path / tag / "index.json").read_text())["manifests"]
-    subprocess.run(
-        ["cp", "-a", *(tmp_path / "two/blobs").glob("*"), tmp_path / "one/blobs"], check=True, timeout=20
-    )
-    write_index(tmp_path / "one", descriptors)
-    index(f"{tmp_path}/one:two", store)
-    assert b"two" in image_facts(store, "image")
-    with pytest.raises(DataError, match="several images") as several:
-        index(tmp_path / "one", store)
-    assert several.value.hint is not None
-    assert "one, two" in several.value.message
-    assert several.value.hint == f"write oci:{tmp_path}/one:one"
-    with pytest.raises(NotFoundError, match="tag is not in the image layout: tow") as absent:
-        index(f"{tmp_path}/one:tow", store)
-    assert absent.value.hint == "did you mean `two`?"
-
-
-def test_nested_indexes_pick_this_platform(tmp_path: Path, store: Store) -> None:
-    here = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
-    folder = tmp_path / "l"
-    descriptors = []
-    for architecture in (here, "mips", "unknown"):
-        image = write_layout(tmp_path / architecture, [Layer().file(architecture)], tag=None)
-        (descriptor,) = json.loads((tmp_path / architecture / "index.json").read_text())["manifests"]
-        system = "unknown" if architecture == "unknown" else "linux"
-        descriptors.append(descriptor | {"platform": {"os": system, "architecture": architecture}})
-        subprocess.run(["mkdir", "-p", folder], check=True, timeout=20)
-        subprocess.run(["cp", "-a", *image.folder.iterdir(), folder], check=True, timeout=20)
-    nested = write_blob(folder, json.dumps({"schemaVersion": 2, "manifests": descriptors}).encode(), INDEX)
-    write_index(folder, [nested])
-    index(folder, store)
-    assert here.encode() in image_facts(store, "image")
-    nested = write_blob(
-        folder, json.dumps({"schemaVersion": 2, "manifests": descriptors[1:]}).encode(), INDEX
-    )
-    write_index(folder, [nested])
-    with pytest.raises(DataError, match=f"not made for linux/{here}, only for: linux/mips: "):
-        index(folder, store)
-
-
-def test_an_index_inside_of_itself_ends(tmp_path: Path, store: Store) -> None:
-    write_layout(tmp_path / "l", [])
-    descriptor: dict[str, Any] = {"mediaType": INDEX, "digest": "sha256:" + "0" * 64, "size": 2}
-    for _ in range(8):
-        descriptor = write_blob(tmp_path / "l", json.dumps({"manifests": [descriptor]}).encode(), INDEX)
-    write_index(tmp_path / "l", [descriptor])
-    with pytest.raises(DataError, match="nested too deeply"):
-        index(tmp_path / "l", store)
-
-
 def test_the_runtime_configuration_is_kept(tmp_path: Path, store: Store) -> None:
     given = {
         "Cmd": ["-c", "\u00fc"],
