@@ -21,6 +21,7 @@ from coldstart_fs.sources.blob import (
 )
 from coldstart_fs.sources.compression import decompressed
 from coldstart_fs.sources.layer import LayeredTree
+from coldstart_fs.sources.manifest import media_type
 from coldstart_fs.sources.platforms import UNKNOWN, Platform, described_platform, host_platform, rank
 from coldstart_fs.sources.stream import Ahead, ByteStream
 from coldstart_fs.sources.tar import TarReader
@@ -101,8 +102,8 @@ def layer_descriptors(manifest: dict[str, Any], shown: str) -> list[dict[str, An
         raise DataError(f"manifest has no list of layers: {shown}")
     for descriptor in layers:
         digest, _ = digest_and_size(descriptor, "layer", shown)
-        kind = descriptor.get("mediaType")
-        if isinstance(kind, str) and kind.endswith("+encrypted"):
+        kind = media_type(descriptor)
+        if kind is not None and kind.endswith("+encrypted"):
             raise DataError(
                 f"layer is encrypted: {digest}", hint="skopeo copy --decryption-key KEY SOURCE oci:DIR:TAG"
             )

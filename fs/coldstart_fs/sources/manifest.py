@@ -75,7 +75,7 @@ def choose_manifest(
     document, nested_tag = index, tag
     for _ in range(_DEEPEST_INDEX + 1):
         descriptor = _choose(_descriptors(document, shown), nested_tag, wanted, documents, shown)
-        kind = descriptor.get("mediaType")
+        kind = media_type(descriptor)
         if kind not in INDEX_TYPES:
             manifest = documents.fetch(descriptor, "manifest")
             return Chosen(descriptor, check_manifest(manifest, kind, f"{descriptor.get('digest')}"))
@@ -83,6 +83,12 @@ def choose_manifest(
         if "layers" in document or "config" in document:
             raise DataError(f"image index is a manifest at the same time: {descriptor.get('digest')}")
     raise DataError(f"image indexes are nested too deeply: {shown}")
+
+
+def media_type(descriptor: Any) -> str | None:
+    """What a descriptor says of its blob; None when that is no text."""
+    value = descriptor.get("mediaType") if isinstance(descriptor, dict) else None
+    return value if isinstance(value, str) else None
 
 
 def check_manifest(manifest: dict[str, Any], kind: object, shown: str) -> dict[str, Any]:
@@ -99,8 +105,7 @@ def check_manifest(manifest: dict[str, Any], kind: object, shown: str) -> dict[s
     own = manifest.get("mediaType", kind)
     if own != kind:
         raise DataError(f"manifest says that it is {own}, its descriptor {kind}: {shown}")
-    configuration = manifest.get("config")
-    config_type = configuration.get("mediaType") if isinstance(configuration, dict) else None
+    config_type = media_type(manifest.get("config"))
     if config_type not in _CONFIGURATION_TYPES:
         raise DataError(f"not a container image, its configuration is {config_type}: {shown}")
     return manifest
@@ -187,11 +192,11 @@ def _platform(descriptor: dict[str, Any], documents: Documents) -> Platform:
     """From the descriptor, or else from the image's configuration."""
     if "platform" in descriptor:
         return described_platform(descriptor["platform"])
-    if descriptor.get("mediaType") not in MANIFEST_TYPES:
+    if media_type(descriptor) not in MANIFEST_TYPES:
         return UNKNOWN
     manifest = documents.fetch(descriptor, "manifest")
     configuration = manifest.get("config")
-    if not isinstance(configuration, dict) or configuration.get("mediaType") not in _CONFIGURATION_TYPES:
+    if not isinstance(configuration, dict) or media_type(configuration) not in _CONFIGURATION_TYPES:
         return UNKNOWN
     return described_platform(documents.configuration(descriptor, manifest))
 

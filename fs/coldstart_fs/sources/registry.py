@@ -14,7 +14,7 @@ from coldstart_fs.entry import Entry
 from coldstart_fs.sources import Keep, Progress, skopeo
 from coldstart_fs.sources.blob import Folder, digest_and_size, parse, verified
 from coldstart_fs.sources.image import Image, kept_elsewhere, layer_blobs, layer_descriptors
-from coldstart_fs.sources.manifest import Chosen, check_manifest, choose_manifest
+from coldstart_fs.sources.manifest import Chosen, check_manifest, choose_manifest, media_type
 from coldstart_fs.sources.platforms import Platform
 from coldstart_fs.sources.reference import RegistryReference, parse_registry_reference
 
@@ -65,7 +65,7 @@ class _Documents:
         content = skopeo.manifest(self._reference)
         digest = self._reference.digest or f"sha256:{hashlib.sha256(content).hexdigest()}"
         document = self._parse(content, digest, len(content), "manifest")
-        kind = document.get("mediaType") or (_OCI_INDEX if "manifests" in document else _OCI_MANIFEST)
+        kind = media_type(document) or (_OCI_INDEX if "manifests" in document else _OCI_MANIFEST)
         descriptor = {"mediaType": kind, "digest": digest, "size": len(content)}
         if "manifests" in document:
             return choose_manifest(

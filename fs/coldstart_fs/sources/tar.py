@@ -276,6 +276,6 @@ def _not_carried(records: Mapping[bytes, bytes]) -> tuple[str, ...]:
 
 
 def shown(name: bytes) -> str:
-    """A name for a message: the end is left out when it is very long."""
-    text = name.decode("utf-8", "surrogateescape")
+    """A name for a message, in one line; the end is left out when it is very long."""
+    text = name.decode("utf-8", "surrogateescape").replace("\n", "\\n").replace("\t", "\\t")
     return text if len(text) <= 200 else text[:200] + "..."

@@ -11,6 +11,7 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -49,14 +50,13 @@ class Umoci:
     def __init__(self, folder: Path) -> None:
         self._program = program_or_skip("umoci")
         self._folder = folder
-        self._count = 0
+        self._numbers = count()  # unpacking goes on in several threads
 
     def version(self) -> str:
         return _version(run([self._program, "--version"], deadline_seconds=20))
 
     def unpack(self, layout: Path, tag: str) -> Unpacked:
-        self._count += 1
-        root = self._folder / f"umoci-{self._count}"
+        root = self._folder / f"umoci-{next(self._numbers)}"
         done = run(
             [self._program, "raw", "unpack", "--image", f"{layout}:{tag}", root],
             deadline_seconds=_DEADLINE_SECONDS,
@@ -72,7 +72,7 @@ class Containerd:
         self._program = program_or_skip("ctr")
         self._socket = folder / "s"
         self._snapshotter = snapshotter
-        self._views = 0
+        self._numbers = count()
 
     @classmethod
     @contextmanager
@@ -121,12 +121,12 @@ class Containerd:
         done = self._ctr(*options, "unpack", manifest, check=False)
         if done.status != 0:
             return Unpacked(None, done.error_text)
-        self._views += 1
-        view = self._ctr(*options, "view", "--mounts", f"view-{self._views}", _chain(diff_ids)).stdout
+        key = f"view-{next(self._numbers)}"
+        view = self._ctr(*options, "view", "--mounts", key, _chain(diff_ids)).stdout
         (mount,) = json.loads(view)
         if mount["Type"] == "bind":
             return Unpacked(Path(mount["Source"]))
-        target = self._socket.parent / f"view-{self._views}"
+        target = self._socket.parent / key
         target.mkdir()
         settings = ",".join(mount["Options"])
         subprocess.run(

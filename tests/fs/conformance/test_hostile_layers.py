@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fs.conformance import archives, links, metadata, whiteouts
+from conftest import REPOSITORY
 from fs.conformance.case import Case
+from fs.conformance.cases import GROUPS
 from fs.conformance.comparison import Outcome, Outcomes, Tree, differences, shown, unpack_all
 from fs.conformance.deviations import ACCEPTED, DEVIATIONS, REFUSED, Deviation, Differing
 from fs.conformance.references import Containerd, Umoci
+from fs.conformance.table import with_tables
 
-GROUPS: dict[str, list[Case]] = {
-    "replacements": whiteouts.REPLACEMENTS,
-    "whiteouts": whiteouts.WHITEOUTS,
-    "hard links": links.HARD_LINKS,
-    "parents": links.PARENTS,
-    "names": links.NAMES,
-    "modes and owners": metadata.MODES,
-    "times": metadata.TIMES,
-    "xattrs": metadata.XATTRS,
-    "extended headers": archives.EXTENDED,
-    "numbers": archives.NUMBERS,
-    "sparse files": archives.SPARSE,
-    "ends of archives": archives.ENDS,
-}
 CASES = [(group, case) for group, cases in GROUPS.items() for case in cases]
 SAME = Deviation("")
 
@@ -79,6 +68,31 @@ def test_layers(group: str, case: Case, laboratory: Laboratory) -> None:
     )
 
 
+def test_overlayfs_of_containerd_sees_no_symlinks_of_lower_layers(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    names = [
+        "a file below a symlink to a folder",
+        "a file below what is a file in a lower layer",
+        "an opaque marker after the folder's files",
+        "a whiteout hides a whole folder",
+    ]
+    images = {
+        f"case-{number}": next(case.layers for _, case in CASES if case.sentence == name)
+        for number, name in enumerate(names)
+    }
+    folder = tmp_path_factory.mktemp("overlay")
+    with Containerd.running(folder / "c", "overlayfs") as containerd:
+        outcomes = unpack_all(folder / "images", images, Umoci(folder), containerd)
+    symlink, *same = outcomes.values()
+    assert symlink.coldstart.tree is not None
+    assert symlink.containerd.tree is not None
+    assert stat.S_ISLNK(symlink.coldstart.tree[b"lib"].mode)
+    assert stat.S_ISDIR(symlink.containerd.tree[b"lib"].mode)
+    for outcome in same:
+        assert _judged(outcome.coldstart, outcome.containerd, outcome.started_ns) == {}
+
+
 def test_every_deviation_is_one_of_a_case() -> None:
     assert DEVIATIONS.keys() <= {case.sentence for _, case in CASES}
     assert len({case.sentence for _, case in CASES}) == len(CASES)
@@ -90,6 +104,11 @@ def test_every_deviation_is_one_of_a_case() -> None:
         if DEVIATIONS[name].containerd and not DEVIATIONS[name].holds and "PAX" not in name
     ]
     assert not unproved, "no reference vouches for these"
+
+
+def test_the_documented_table_is_what_was_tested() -> None:
+    document = (REPOSITORY / "docs" / "conformance.md").read_text()
+    assert with_tables(document) == document, "run `PYTHONPATH=tests python -m fs.conformance.table`"
 
 
 def _judged(ours: Outcome, theirs: Outcome, started_ns: int) -> Differing | str:
@@ -105,8 +124,6 @@ def _expected(deviation: Deviation, theirs: Differing | str) -> Differing | str:
 
 def _agrees(message: str, expected: str) -> bool:
     """Layer, then the message; a letter and `+` stand for a run of that letter."""
-    import re
-
     pattern = re.sub(r"(?<=[nd])\\\+(\\\.\\\.\\\.)?", r"+(\\.\\.\\.)?", re.escape(expected))
     return re.search(r"(layer |/)(sha256[:/])?[0-9a-f]{64}: " + pattern + "$", message) is not None
 
