@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli.errors import DataError
+from coldstart_fs.build import index_image
 from coldstart_fs.sources.stream import ByteStream
 from coldstart_fs.sources.tar import Member, TarReader
-from image_builder import Layer, apply_layers
+from coldstart_fs.store import open_store
+from fs.conformance.raw_tar import RawTar
+from image_builder import Layer, apply_layers, write_layout
 
 
 def read(content: bytes, block_bytes: int = 1000) -> list[tuple[Member, bytes]]:
@@ -135,6 +138,32 @@ def test_sparse_files_of_gnu_tar_come_back_whole(tmp_path: Path, arguments: list
         b"hole": (3_000_000, bytes(3_000_000)),
         b"after": (5, b"after"),
     }
+
+
+def lastlog(size: int, name: bytes = b"lastlog") -> RawTar:
+    """A sparse file with one record at its very end, as PAX format 1.0."""
+    keys = {b"GNU.sparse.major": b"1", b"GNU.sparse.minor": b"0", b"GNU.sparse.realsize": b"%d" % size}
+    return RawTar().file(name, (b"1\n%d\n292\n" % (size - 292)).ljust(512, b"\0") + b"x" * 292, pax=keys)
+
+
+@pytest.mark.parametrize(
+    "users", [1_000_000_000, pytest.param(4_294_967_295, marks=pytest.mark.full, id="all users of Linux")]
+)
+def test_a_login_record_of_the_last_user_costs_no_space(users: int, tmp_path: Path) -> None:
+    write_layout(tmp_path / "layout", [lastlog(users * 292).content()])
+    store = open_store(str(tmp_path / "store"), create=True)
+    report = index_image(f"oci:{tmp_path}/layout", store=store, name="image")
+    assert report.content_bytes == users * 292
+    assert report.new_bytes <= 2 * 131072
+    assert report.index_bytes < users * 292 // 4000
+
+
+def test_holes_beyond_measure_are_refused_before_they_take_memory() -> None:
+    with pytest.raises(DataError, match="`lastlog`: its size is"):
+        apply_layers(lastlog((1 << 41) + 1).content())
+    first, second = lastlog(1 << 40, b"a").content(), lastlog((1 << 40) + 1000, b"b").content()
+    with pytest.raises(DataError, match="layer 1: `b` brings the image's holes to"):
+        apply_layers(first, second)
 
 
 def test_contents_that_nobody_reads_are_passed_over() -> None:

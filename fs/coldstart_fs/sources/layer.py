@@ -22,6 +22,7 @@ _AUFS = b".wh..wh."
 _AUFS_LEFTOVERS = "AUFS leftovers (.wh..wh.*)"
 _MOST_SYMLINKS = 255  # as runtimes have it when they resolve a path below a root
 _MOST_STEPS = 4096
+_MOST_HOLE_BYTES = tar.LARGEST_FILE_BYTES  # every chunk of a hole takes 32 bytes of memory and of the index
 _LONGEST_PATH_BYTES = 4095
 
 _TYPES = {
@@ -42,6 +43,7 @@ class LayeredTree:
         self.root = made_directory()
         self._left_out: Counter[str] = Counter()
         self._count = 0
+        self._hole_bytes = 0
 
     @property
     def left_out(self) -> dict[str, int]:
@@ -51,7 +53,9 @@ class LayeredTree:
     def apply(self, layer: tar.TarReader, keep: Keep, what: str) -> None:
         """Put one layer on top, in one pass over its tar; `what` names it in errors."""
         self._count += 1
-        _Layer(self.root, self._count, self._left_out, what).apply(layer, keep)
+        applied = _Layer(self.root, self._count, self._left_out, what, self._hole_bytes)
+        applied.apply(layer, keep)
+        self._hole_bytes = applied.hole_bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -69,7 +73,8 @@ class _Awaited:
 
 
 class _Layer:
-    def __init__(self, root: Entry, number: int, left_out: Counter[str], what: str) -> None:
+    def __init__(self, root: Entry, number: int, left_out: Counter[str], what: str, hole_bytes: int) -> None:
+        self.hole_bytes = hole_bytes
         self._root = root
         self._number = number  # what this layer brings has it in `place`
         self._left_out = left_out
@@ -145,6 +150,9 @@ class _Layer:
         )
         if member.kind == tar.REGULAR:
             entry.size = member.size
+            self.hole_bytes += max(member.size - member.stored_bytes, 0)
+            if self.hole_bytes > _MOST_HOLE_BYTES:
+                raise self._refusal(member.name, f"brings the image's holes to {self.hole_bytes} bytes")
         elif member.kind == tar.SYMLINK:
             if not 1 <= len(member.link) <= _LONGEST_PATH_BYTES or b"\0" in member.link:
                 raise self._refusal(member.name, "is a symlink without a usable target")

@@ -21,7 +21,7 @@ from coldstart_fs.sources.stream import ByteStream
 _BLOCK = 512
 _ZERO_BLOCK = bytes(_BLOCK)
 _LARGEST_EXTENSION_BYTES = 8 << 20
-_LARGEST_FILE_BYTES = 1 << 40  # a sparse file costs 32 bytes for each of its chunks, holes too
+LARGEST_FILE_BYTES = 1 << 41  # room for a `lastlog` of all users that Linux can have
 _XATTR = b"SCHILY.xattr."
 _NOT_CARRIED = {
     b"SCHILY.acl.": "access control lists as text",
@@ -197,8 +197,8 @@ class TarReader:
             name = records.get(b"GNU.sparse.name") or name
         if extents is not None:
             sparse.check(size, extents, self._left)
-        if size > _LARGEST_FILE_BYTES:
-            raise fields.FieldError(f"its size is {size}, the most is {_LARGEST_FILE_BYTES}")
+        if size > LARGEST_FILE_BYTES:
+            raise fields.FieldError(f"its size is {size}, the most is {LARGEST_FILE_BYTES}")
         time = records.get(b"mtime")
         return Member(
             kind=kind,

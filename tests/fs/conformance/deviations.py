@@ -260,9 +260,9 @@ DEVIATIONS: dict[str, Deviation] = {
     ),
     "a GNU dump folder is refused": refused("`d/`: its type b'D' is unknown"),
     "a negative size is refused": refused("`f`: its size is negative"),
-    "a size of 2^63 is refused": refused("`f`: its size is 9223372036854775808, the most is 1099511627776"),
+    "a size of 2^63 is refused": refused("`f`: its size is 9223372036854775808, the most is 2199023255552"),
     "a PAX size of 2^63 is refused": refused(
-        "`f`: its size is 9223372036854775808, the most is 1099511627776"
+        "`f`: its size is 9223372036854775808, the most is 2199023255552"
     ),
     "a PAX size below zero is refused": refused("`f`: its size is not a number"),
     "a size that is not there is refused": refused("`f`: it ends inside of the file"),
