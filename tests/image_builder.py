@@ -234,8 +234,17 @@ class Facts:
     group: bytes  # first name of the hard-link group
 
 
-def folder_facts(root: Path) -> dict[bytes, Facts]:
-    """A folder as the kernel shows it."""
+def whole(content: bytes) -> bytes:
+    return content
+
+
+def in_brief(content: bytes) -> bytes:
+    """A digest in the place of a content that is longer than one."""
+    return content if len(content) <= 32 else hashlib.sha256(content).digest()
+
+
+def folder_facts(root: Path, shorten: Callable[[bytes], bytes] = whole) -> dict[bytes, Facts]:
+    """A folder as the kernel shows it; `shorten` says what is kept of a content."""
     found: dict[bytes, Facts] = {}
     groups: dict[tuple[int, int], bytes] = {}
     pending = [b""]
@@ -265,13 +274,15 @@ def folder_facts(root: Path) -> dict[bytes, Facts]:
                     for name in os.listxattr(full, follow_symlinks=False)
                 )
             ),
-            content=Path(os.fsdecode(full)).read_bytes() if is_file else b"",
+            content=shorten(Path(os.fsdecode(full)).read_bytes()) if is_file else b"",
             group=path if is_folder else groups.setdefault(key, path),
         )
     return found
 
 
-def image_facts(store: Store, name: str) -> dict[bytes, Facts]:
+def image_facts(
+    store: Store, name: str, shorten: Callable[[bytes], bytes] = whole
+) -> dict[bytes, Facts]:
     """An image as its index, locator and packs describe it, every chunk verified."""
     digest = resolve_image(store, name).digest
     index_path = store.local_path(index_key(digest))
@@ -300,7 +311,7 @@ def image_facts(store: Store, name: str) -> dict[bytes, Facts]:
                 device=inode.device,
                 target=index.symlink_target(number) if inode.is_symlink else b"",
                 xattrs=tuple(index.xattrs(number).items()),
-                content=_content(store, index, locator, number) if inode.is_file else b"",
+                content=shorten(_content(store, index, locator, number)) if inode.is_file else b"",
                 group=groups.setdefault(number, path),
             )
     return found

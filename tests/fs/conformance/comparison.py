@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,8 +12,8 @@ from pathlib import Path
 from coldstart_cli.errors import ColdstartError
 from coldstart_fs.build import index_image
 from coldstart_fs.store import Store, open_store
-from fs.conformance.references import Containerd, Umoci, Unpacked
-from image_builder import Facts, add_image, begin_layout, folder_facts, image_facts, write_index
+from fs.conformance.references import Containerd, Umoci
+from image_builder import Facts, add_image, begin_layout, folder_facts, image_facts, whole, write_index
 
 Tree = dict[bytes, Facts]
 
@@ -47,28 +47,42 @@ def unpack_all(
         descriptors.append(descriptor)
     write_index(layout, descriptors)
     store = open_store(str(folder / "store"), create=True)
+    return unpack_layout(layout, list(images), store, umoci, containerd)
+
+
+def unpack_layout(
+    layout: Path,
+    tags: Sequence[str],
+    store: Store,
+    umoci: Umoci,
+    containerd: Containerd,
+    shorten: Callable[[bytes], bytes] = whole,
+) -> dict[str, Outcomes]:
+    """The images of a layout through all three; `shorten` says what is kept of contents."""
     started_ns = time.time_ns()
     containerd.pull(layout)
+
+    def reference(program: Umoci | Containerd, tag: str) -> Outcome:
+        unpacked = program.unpack(layout, tag)
+        tree = None if unpacked.root is None else folder_facts(unpacked.root, shorten)
+        return Outcome(tree, unpacked.refusal)
+
     with ThreadPoolExecutor(2) as pool:
-        by_umoci = pool.map(lambda tag: _reference(umoci.unpack(layout, tag)), images)
-        by_containerd = pool.map(lambda tag: _reference(containerd.unpack(layout, tag)), images)
-        ours = [_ours(store, layout, tag) for tag in images]
+        by_umoci = pool.map(lambda tag: reference(umoci, tag), tags)
+        by_containerd = pool.map(lambda tag: reference(containerd, tag), tags)
+        ours = [_ours(store, layout, tag, shorten) for tag in tags]
         return {
             tag: Outcomes(*three, started_ns)
-            for tag, *three in zip(images, ours, by_umoci, by_containerd, strict=True)
+            for tag, *three in zip(tags, ours, by_umoci, by_containerd, strict=True)
         }
 
 
-def _ours(store: Store, layout: Path, tag: str) -> Outcome:
+def _ours(store: Store, layout: Path, tag: str, shorten: Callable[[bytes], bytes]) -> Outcome:
     try:
         index_image(f"oci:{layout}:{tag}", store=store, name=tag, chunk_bytes=4096)
     except ColdstartError as error:
         return Outcome(None, error.message)
-    return Outcome(image_facts(store, tag))
-
-
-def _reference(unpacked: Unpacked) -> Outcome:
-    return Outcome(None if unpacked.root is None else folder_facts(unpacked.root), unpacked.refusal)
+    return Outcome(image_facts(store, tag, shorten))
 
 
 def differences(ours: Tree, theirs: Tree, started_ns: int) -> dict[str, str]:
