@@ -280,9 +280,7 @@ def folder_facts(root: Path, shorten: Callable[[bytes], bytes] = whole) -> dict[
     return found
 
 
-def image_facts(
-    store: Store, name: str, shorten: Callable[[bytes], bytes] = whole
-) -> dict[bytes, Facts]:
+def image_facts(store: Store, name: str, shorten: Callable[[bytes], bytes] = whole) -> dict[bytes, Facts]:
     """An image as its index, locator and packs describe it, every chunk verified."""
     digest = resolve_image(store, name).digest
     index_path = store.local_path(index_key(digest))
