@@ -38,6 +38,7 @@ def recorded_replica(stored: StoredVariant, name: str, store: str) -> tuple[Repl
             ready.timeout_seconds if ready is not None else DEFAULT_READY_TIMEOUT_SECONDS,
         ),
         snapshot=stored.manifest.name,
+        groups=tuple(user.get("additionalGids", ())),
     )
     return spec, root
 

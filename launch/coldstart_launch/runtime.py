@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,13 +22,14 @@ _LARGEST_ID = 2**32 - 2
 
 @dataclass(frozen=True)
 class Runtime:
-    """The process to start: arguments, environment as a mapping, folder, numeric owner."""
+    """The process to start: arguments, environment as a mapping, folder, numeric owner and groups."""
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
     working_directory: str
     uid: int
     gid: int
+    groups: tuple[int, ...]
 
 
 def merge_runtime(spec: ReplicaSpec, image: Mapping[str, Any], root: Path) -> Runtime:
@@ -42,13 +43,15 @@ def merge_runtime(spec: ReplicaSpec, image: Mapping[str, Any], root: Path) -> Ru
     environment = {"PATH": _DEFAULT_PATH}
     environment.update(entry.split("=", 1) for entry in image.get("environment", ()) if "=" in entry)
     environment.update(spec.environment)
-    uid, gid = numeric_user(spec.user or image.get("user") or "0:0", root)
+    user = spec.user or image.get("user") or "0:0"
+    uid, gid = numeric_user(user, root)
     return Runtime(
         arguments=tuple(arguments),
         environment=environment,
         working_directory=spec.working_directory or image.get("working_directory") or "/",
         uid=uid,
         gid=gid,
+        groups=spec.groups if spec.groups is not None else supplementary_groups(user, root),
     )
 
 
@@ -66,6 +69,7 @@ def container_spec(spec: ReplicaSpec, image: Mapping[str, Any], *, root: Path, l
         working_directory=runtime.working_directory,
         uid=runtime.uid,
         gid=runtime.gid,
+        groups=runtime.groups,
         network=spec.network,
         mounts=tuple(Mount(mount.source, mount.destination, mount.read_only) for mount in spec.mounts),
     )
@@ -100,6 +104,22 @@ def numeric_user(user: str, root: Path) -> tuple[int, int]:
     return uid, gid
 
 
+def supplementary_groups(user: str, root: Path) -> tuple[int, ...]:
+    """The groups that list the user in the image, as engines have it; none where a group was given."""
+    name, colon, _ = user.partition(":")
+    if colon:
+        return ()
+    if name.isdecimal():
+        entry = _find(root, "passwd", lambda fields: fields[2] == name)
+        name = entry[0] if entry else ""
+    found = {
+        int(fields[2])
+        for fields in _records(root, "group")
+        if name and name in fields[3].split(",") and fields[2].isdecimal()
+    }
+    return tuple(sorted(gid for gid in found if gid <= _LARGEST_ID))
+
+
 def _look_up(user: str, root: Path) -> tuple[int, int]:
     name, _, group = user.partition(":")
     primary_gid = 0
@@ -127,11 +147,14 @@ def _look_up(user: str, root: Path) -> tuple[int, int]:
 
 
 def _find(root: Path, database: str, matches: Any) -> list[str] | None:
-    for line in _read_beneath(root, database).splitlines():
+    return next((fields for fields in _records(root, database) if matches(fields)), None)
+
+
+def _records(root: Path, database: str) -> Iterator[list[str]]:
+    for line in _read_beneath(root, database).split("\n"):
         fields = line.split(":")
-        if len(fields) >= 4 and matches(fields):
-            return fields
-    return None
+        if len(fields) >= 4:
+            yield fields
 
 
 def _read_beneath(root: Path, database: str) -> str:

@@ -53,6 +53,8 @@ class ReplicaSpec:
     mounts: tuple[HostMount, ...]
     ready: Readiness
     snapshot: str
+    groups: tuple[int, ...] | None = None
+    """Supplementary groups; `None` for those that the image gives the user."""
 
 
 def load_spec(path: Path) -> ReplicaSpec:

@@ -74,6 +74,7 @@ class ContainerSpec:
     working_directory: str = "/"
     uid: int = 0
     gid: int = 0
+    groups: tuple[int, ...] = ()
     network: Literal["host", "none"] = "host"
     mounts: tuple[Mount, ...] = ()
     read_only_root: bool = False
@@ -166,7 +167,7 @@ def _configuration(spec: ContainerSpec, seccomp: Mapping[str, Any] | None) -> di
         "ociVersion": "1.0.2",
         "process": {
             "terminal": False,
-            "user": {"uid": spec.uid, "gid": spec.gid},
+            "user": {"uid": spec.uid, "gid": spec.gid, "additionalGids": list(spec.groups)},
             "args": list(spec.arguments),
             "env": [f"{name}={value}" for name, value in spec.environment.items()],
             "cwd": spec.working_directory,

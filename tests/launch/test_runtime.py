@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli.errors import DataError
-from coldstart_launch.runtime import merge_runtime, numeric_user
+from coldstart_launch.runtime import merge_runtime, numeric_user, supplementary_groups
 from coldstart_launch.spec import Readiness, ReplicaSpec
 
 READY = Readiness(None, 1.0)
@@ -35,6 +35,7 @@ def test_the_image_decides_where_the_specification_is_silent(root: Path) -> None
     assert (runtime.environment["A"], runtime.environment["B"]) == ("1", "x=y")
     assert "PATH" in runtime.environment
     assert (runtime.working_directory, runtime.uid, runtime.gid) == ("/srv", 1000, 1001)
+    assert runtime.groups == (44,)
 
 
 def test_the_specification_wins_over_the_image(root: Path) -> None:
@@ -43,6 +44,8 @@ def test_the_specification_wins_over_the_image(root: Path) -> None:
     assert runtime.arguments == ("other",)
     assert runtime.environment["A"] == "2"
     assert (runtime.working_directory, runtime.uid, runtime.gid) == ("/", 7, 44)
+    assert runtime.groups == ()
+    assert merge_runtime(replace(spec, groups=(5, 6)), IMAGE, root).groups == (5, 6)
 
 
 def test_an_image_with_nothing_to_run_is_refused_by_name(root: Path) -> None:
@@ -62,6 +65,19 @@ def test_an_image_with_nothing_to_run_is_refused_by_name(root: Path) -> None:
 )
 def test_users_are_looked_up_in_the_image(root: Path, user: str, expected: tuple[int, int]) -> None:
     assert numeric_user(user, root) == expected
+
+
+@pytest.mark.parametrize(
+    ("user", "expected"),
+    [("app", (44, 60)), ("1000", (44, 60)), ("app:audio", ()), ("1000:5", ()), ("root", ()), ("42", ())],
+)
+def test_groups_that_list_the_user_in_the_image_are_its_own(
+    root: Path, user: str, expected: tuple[int, ...]
+) -> None:
+    (root / "etc" / "group").write_text(
+        "root:x:0:\nrender:x:60:x,app\nvideo:x:44:app\nwrong:x:y:app\nhuge:x:99999999999:app\nother:x:1:apps\n"
+    )
+    assert supplementary_groups(user, root) == expected
 
 
 @pytest.mark.parametrize("user", ["nobody-here", "app:nogroup", "99999999999"])

@@ -41,6 +41,7 @@ print(json.dumps({
     'read_only': not os.access('/mnt/file', os.W_OK),
     'environment': os.environ.get('GREETING'),
     'folder': os.getcwd(),
+    'groups': os.getgroups(),
     'devices': sorted(os.listdir('/dev')),
 }), flush=True)
 """
@@ -68,6 +69,7 @@ def test_it_gets_the_usual_confinement_and_only_what_its_specification_says(lab:
             environment={"PATH": "/usr/bin", "GREETING": "grüße"},
             log=log,
             working_directory="/usr",
+            groups=(44, 60),
             mounts=(Mount(shared, "/mnt"),),
         )
         container = run_container(spec, lab.config)
@@ -91,6 +93,7 @@ def test_it_gets_the_usual_confinement_and_only_what_its_specification_says(lab:
         "read_only": True,
         "environment": "grüße",
         "folder": "/usr",
+        "groups": [44, 60],
     }
     assert bool(container.warnings) == (not has_profile)
 
