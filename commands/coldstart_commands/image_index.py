@@ -93,6 +93,7 @@ def command(
             progress=progress,
             dry_run=dry_run,
             platform=platform,
+            skopeo=shell.config.text("programs.skopeo"),
             wait_seconds=shell.config.number("lock_wait_seconds"),
             compression=Compression.parse(compression),
             trace=load_trace(trace) if trace is not None else None,

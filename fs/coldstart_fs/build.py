@@ -73,11 +73,12 @@ def index_image(
     compression: Compression | None = None,
     trace: Trace | None = None,
     platform: str | None = None,
+    skopeo: str | None = None,
 ) -> IndexReport:
     """Index `source` under `name`. Until everything was read and verified the store is not touched."""
     check_name(name)
     with ExitStack() as stack:
-        opened = open_source(source, forbidden=store.url, platform=platform)
+        opened = open_source(source, forbidden=store.url, platform=platform, skopeo=skopeo)
         if dry_run:
             scratch = Path(stack.enter_context(TemporaryDirectory(prefix="coldstart-")))
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,7 +32,9 @@ class Source(Protocol):
         ...
 
 
-def open_source(text: str, *, forbidden: str | None = None, platform: str | None = None) -> Source:
+def open_source(
+    text: str, *, forbidden: str | None = None, platform: str | None = None, skopeo: str | None = None
+) -> Source:
     """The source that `SCHEME:REST` names; `forbidden` is a folder that must not lie inside of it."""
     scheme, separator, rest = text.partition(":")
     if not separator or "/" in scheme:
@@ -46,15 +47,31 @@ def open_source(text: str, *, forbidden: str | None = None, platform: str | None
     from coldstart_fs.sources.platforms import parse_platform
 
     wanted = parse_platform(platform) if platform is not None else None
-    if scheme == "dir":
-        from coldstart_fs.sources.directory import Directory
+    opened: Source
+    match scheme:
+        case "dir":
+            from coldstart_fs.sources.directory import Directory
 
-        if wanted is not None:
-            raise UsageError(f"a folder has no platform to choose: {text}", hint="leave `--platform` out")
-        return Directory.open(rest, forbidden=forbidden)
-    # a store inside of a layout disturbs nothing: only named blobs are read
-    module, name = _KINDS[scheme]
-    opened: Source = getattr(import_module(module), name)(rest, wanted)
+            if wanted is not None:
+                raise UsageError(f"a folder has no platform to choose: {text}", hint="leave `--platform` out")
+            opened = Directory.open(rest, forbidden=forbidden)
+        # a store inside of a layout disturbs nothing: only named blobs are read
+        case "oci":
+            from coldstart_fs.sources.oci import OciLayout
+
+            opened = OciLayout(rest, wanted)
+        case "oci-archive":
+            from coldstart_fs.sources.oci import OciArchive
+
+            opened = OciArchive(rest, wanted)
+        case "docker-archive":
+            from coldstart_fs.sources.docker_archive import DockerArchive
+
+            opened = DockerArchive(rest, wanted)
+        case _:
+            from coldstart_fs.sources.registry import Registry
+
+            opened = Registry(rest, wanted, skopeo)
     return opened
 
 
@@ -64,10 +81,4 @@ def is_in_index_order(text: str) -> bool:
 
 
 SPELLINGS = "oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:REF], docker://REF or dir:PATH"
-_KINDS = {
-    "oci": ("coldstart_fs.sources.oci", "OciLayout"),
-    "oci-archive": ("coldstart_fs.sources.oci", "OciArchive"),
-    "docker-archive": ("coldstart_fs.sources.docker_archive", "DockerArchive"),
-    "docker": ("coldstart_fs.sources.registry", "Registry"),
-    "dir": ("coldstart_fs.sources.directory", "Directory"),
-}
+_KINDS = ("oci", "oci-archive", "docker-archive", "docker", "dir")

@@ -11,12 +11,13 @@ from typing import Any
 
 from coldstart_cli.errors import DataError, IoFailure
 from coldstart_fs.entry import Entry
-from coldstart_fs.sources import Keep, Progress, skopeo
+from coldstart_fs.sources import Keep, Progress
 from coldstart_fs.sources.blob import Folder, digest_and_size, parse, verified
 from coldstart_fs.sources.image import Image, kept_elsewhere, layer_blobs, layer_descriptors
 from coldstart_fs.sources.manifest import Chosen, check_manifest, choose_manifest, media_type
 from coldstart_fs.sources.platforms import Platform
 from coldstart_fs.sources.reference import RegistryReference, parse_registry_reference
+from coldstart_fs.sources.skopeo import ConnectionLostError, Skopeo, bytes_below
 
 _TRIES = 3
 _PAUSE_SECONDS = 2.0
@@ -27,16 +28,17 @@ _OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 class Registry:
     """One image of a registry, `docker://REF`."""
 
-    def __init__(self, rest: str, platform: Platform | None) -> None:
+    def __init__(self, rest: str, platform: Platform | None, program: str | None = None) -> None:
         self.notes: list[str] = []
         self.configuration: dict[str, Any] = {}
         self._reference = parse_registry_reference(rest)
         self._platform = platform
+        self._skopeo = Skopeo.find(program)
 
     def read(self, keep: Keep, chunk_bytes: int, progress: Progress, scratch: Path) -> Entry:
         del chunk_bytes
         progress(f"asking {self._reference.registry} for {self._reference}")
-        documents = _Documents(self._reference)
+        documents = _Documents(self._skopeo, self._reference)
         chosen = documents.choose(self._platform)
         shown = f"{self._reference}"
         layers = layer_descriptors(chosen.manifest, shown)
@@ -49,7 +51,7 @@ class Registry:
         folder = scratch / "pulled"
         try:
             pinned = self._reference.pinned(chosen.descriptor["digest"])
-            _Pull(pinned, layers, folder, scratch, progress).run()
+            _Pull(self._skopeo, pinned, layers, folder, scratch, progress).run()
             return image.read(layer_blobs(Folder(folder), layers), keep, progress)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -58,11 +60,12 @@ class Registry:
 class _Documents:
     """Indexes, manifests and configurations by digest; only the first one may be found by a tag."""
 
-    def __init__(self, reference: RegistryReference) -> None:
+    def __init__(self, skopeo: Skopeo, reference: RegistryReference) -> None:
+        self._skopeo = skopeo
         self._reference = reference
 
     def choose(self, wanted: Platform | None) -> Chosen:
-        content = skopeo.manifest(self._reference)
+        content = self._skopeo.manifest(self._reference)
         digest = self._reference.digest or f"sha256:{hashlib.sha256(content).hexdigest()}"
         document = self._parse(content, digest, len(content), "manifest")
         kind = media_type(document) or (_OCI_INDEX if "manifests" in document else _OCI_MANIFEST)
@@ -75,12 +78,13 @@ class _Documents:
 
     def fetch(self, descriptor: dict[str, Any], what: str) -> dict[str, Any]:
         digest, size_bytes = digest_and_size(descriptor, what, str(self._reference))
-        return self._parse(skopeo.manifest(self._reference.pinned(digest)), digest, size_bytes, what)
+        content = self._skopeo.manifest(self._reference.pinned(digest))
+        return self._parse(content, digest, size_bytes, what)
 
     def configuration(self, descriptor: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:
         what = "image configuration"
         digest, size_bytes = digest_and_size(manifest.get("config"), what, str(self._reference))
-        content = skopeo.configuration(self._reference.pinned(descriptor["digest"]))
+        content = self._skopeo.configuration(self._reference.pinned(descriptor["digest"]))
         return self._parse(content, digest, size_bytes, what)
 
     def _parse(self, content: bytes, digest: str, size_bytes: int, what: str) -> dict[str, Any]:
@@ -95,12 +99,14 @@ class _Pull:
 
     def __init__(
         self,
+        skopeo: Skopeo,
         reference: RegistryReference,
         layers: list[dict[str, Any]],
         folder: Path,
         scratch: Path,
         progress: Progress,
     ) -> None:
+        self._skopeo = skopeo
         self._reference = reference
         self._folder = folder
         self._scratch = scratch
@@ -113,8 +119,8 @@ class _Pull:
         self._progress.expect(self._total_bytes)
         for number in range(1, _TRIES + 1):
             try:
-                skopeo.copy(self._reference, self._folder, self._scratch, self._moved)
-            except skopeo.ConnectionLostError as error:
+                self._skopeo.copy(self._reference, self._folder, self._scratch, self._moved)
+            except ConnectionLostError as error:
                 if number == _TRIES:
                     error.add(f"{_TRIES} tries")
                     raise
@@ -134,5 +140,5 @@ class _Pull:
             )
 
     def _moved(self) -> int:
-        self._progress.done_bytes = skopeo.bytes_below(self._folder)
+        self._progress.done_bytes = bytes_below(self._folder)
         return self._progress.done_bytes

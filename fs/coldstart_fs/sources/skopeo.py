@@ -37,51 +37,56 @@ class ConnectionLostError(BusyError):
     """The registry could not be reached, or went away in the middle: another try may help."""
 
 
-def manifest(reference: RegistryReference) -> bytes:
-    """The manifest or image index, exactly as the registry has it."""
-    return _ask(reference, "--raw")
+@dataclass(frozen=True)
+class Skopeo:
+    """The program, as configured."""
 
+    program: str
 
-def configuration(reference: RegistryReference) -> bytes:
-    """The image configuration of a manifest, exactly as the registry has it."""
-    return _ask(reference, "--config", "--raw")
+    @classmethod
+    def find(cls, configured: str | None) -> Skopeo:
+        return cls(find_program("skopeo", configured))
 
+    def manifest(self, reference: RegistryReference) -> bytes:
+        """The manifest or image index, exactly as the registry has it."""
+        return self._ask(reference, "--raw")
 
-def copy(reference: RegistryReference, layout: Path, scratch: Path, activity: Callable[[], object]) -> None:
-    """Copy the blobs of an image into an OCI layout, those it lacks; ends when nothing moves any more."""
-    _run(
-        reference,
+    def configuration(self, reference: RegistryReference) -> bytes:
+        """The image configuration of a manifest, exactly as the registry has it."""
+        return self._ask(reference, "--config", "--raw")
+
+    def copy(
+        self, reference: RegistryReference, layout: Path, scratch: Path, activity: Callable[[], object]
+    ) -> None:
+        """Copy the blobs of an image into an OCI layout, those it lacks; ends when nothing moves any more."""
         # temporary files go where they are removed with all else
-        ["--tmpdir", str(scratch), "copy", "--quiet", "--dest-oci-accept-uncompressed-layers"],
-        [f"oci:{layout}:image"],
-        activity,
-    )
+        before = ["--tmpdir", str(scratch), "copy", "--quiet", "--dest-oci-accept-uncompressed-layers"]
+        self._run(reference, before, [f"oci:{layout}:image"], activity)
 
+    def _ask(self, reference: RegistryReference, *options: str) -> bytes:
+        output = self._run(reference, ["inspect", *options], [], None)
+        if len(output) > LARGEST_DOCUMENT_BYTES:
+            raise DataError(f"document is larger than {LARGEST_DOCUMENT_BYTES} bytes: {reference}")
+        return output
 
-def _ask(reference: RegistryReference, *options: str) -> bytes:
-    output = _run(reference, ["inspect", *options], [], None)
-    if len(output) > LARGEST_DOCUMENT_BYTES:
-        raise DataError(f"document is larger than {LARGEST_DOCUMENT_BYTES} bytes: {reference}")
-    return output
-
-
-def _run(
-    reference: RegistryReference,
-    before: list[str],
-    after: list[str],
-    activity: Callable[[], object] | None,
-) -> bytes:
-    try:
-        done = run(
-            [find_program("skopeo"), *before, str(reference), *after],
-            deadline_seconds=_SILENT_SECONDS,
-            activity=activity,
-            purpose=f"reading {reference}",
-            output_limit_bytes=LARGEST_DOCUMENT_BYTES + 1 if activity is None else _LOG_LIMIT_BYTES,
-        )
-    except ProgramFailedError as error:
-        raise failure(reference, error.completed.stderr) from error
-    return done.stdout
+    def _run(
+        self,
+        reference: RegistryReference,
+        before: list[str],
+        after: list[str],
+        activity: Callable[[], object] | None,
+    ) -> bytes:
+        try:
+            done = run(
+                [self.program, *before, str(reference), *after],
+                deadline_seconds=_SILENT_SECONDS,
+                activity=activity,
+                purpose=f"reading {reference}",
+                output_limit_bytes=LARGEST_DOCUMENT_BYTES + 1 if activity is None else _LOG_LIMIT_BYTES,
+            )
+        except ProgramFailedError as error:
+            raise failure(reference, error.completed.stderr) from error
+        return done.stdout
 
 
 @dataclass(frozen=True)
