@@ -11,6 +11,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ from coldstart_cli.errors import (
     UsageError,
 )
 from coldstart_fs.build import index_image
-from coldstart_fs.sources import registry as registry_module
-from coldstart_fs.sources import skopeo
+from coldstart_fs.progress import Progress
+from coldstart_fs.sources import pull, skopeo
 from coldstart_fs.sources.reference import parse_registry_reference
 from coldstart_fs.store import Store, open_store
 from conftest import Coldstart, wait_until
@@ -55,7 +56,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
 @pytest.fixture
 def registry(shared: Registry, monkeypatch: pytest.MonkeyPatch) -> Registry:
     environment_of(shared, monkeypatch)
-    monkeypatch.setattr(registry_module, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(pull, "_PAUSE_SECONDS", 0.0)
     return shared
 
 
@@ -293,16 +294,31 @@ def test_a_connection_lost_again_and_again_is_an_error_and_leaves_nothing(
     assert nothing_is_left(store)
 
 
-def test_a_registry_that_falls_silent_is_given_up(
+class Phases(Progress):
+    """Remembers what was said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def __call__(self, text: str) -> None:
+        super().__call__(text)
+        self.said.append(text.partition(" (")[0])
+
+
+def test_a_registry_that_falls_silent_is_given_up_after_the_layers_before_were_read(
     registry: Registry, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, _ = pushed(registry, tmp_path, "silent/app", 4_000_000)
+    name, _ = pushed(registry, tmp_path, "silent/app", 50_000, 4_000_000)
     monkeypatch.setattr(skopeo, "_SILENT_SECONDS", 1.5)
     faults = Faults(silent_after_bytes=1_000_000)
     with faulty_proxy(registry, faults) as address:
         reference = f"{address}/{name}"
+        phases = Phases()
         with pytest.raises(BusyError, match=r"no progress for 1\.5 s, killed"):
-            index(f"docker://{reference}", store)
+            index_image(f"docker://{reference}", store=store, name="image", progress=phases)
+        said = [text for text, _ in groupby(phases.said)]
+        assert said[-2:] == ["reading layer 1 of 2", "pulling layer 2 of 2"]
         assert skopeo_processes(reference) == []
     assert nothing_is_left(store)
 
@@ -383,7 +399,7 @@ def test_a_full_disk_while_pulling_is_named(
         store = open_store(str(small / "store"), create=True)
         with pytest.raises(IoFailure, match=r"no room for the layers of .*: they have 6 MB, . MB are free"):
             index(registry.url(name), store)
-        monkeypatch.setattr(registry_module._Pull, "_check_room", lambda _: None)
+        monkeypatch.setattr(pull.Pull, "_check_room", lambda _: None)
         with pytest.raises(IoFailure, match=r"no room for the layers of .*no space left on device"):
             index(registry.url(name), store)
         assert nothing_is_left(store)

@@ -51,7 +51,7 @@ class DockerArchive:
         with Archive.open(self._path, scratch, progress) as archive:
             image, layers = self._open(archive)
             self.configuration, self.notes = image.configuration, image.notes
-            return image.read(layers, keep, progress)
+            return image.read(layers, sum(layer.size_bytes for layer in layers), keep, progress)
 
     def _open(self, archive: Archive) -> tuple[Image, list[Blob]]:
         shown = f"docker-archive:{self._path}"

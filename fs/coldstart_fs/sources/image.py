@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeGuard
@@ -75,13 +75,13 @@ class Image:
             raise DataError(f"image is made for {self.platform}, not for {wanted}: {self._shown}")
         self.notes.append(f"image is made for {self.platform}, this host is {host_platform()}")
 
-    def read(self, blobs: list[Blob], keep: Keep, progress: Progress) -> Entry:
-        """The tree, lowest layer first."""
+    def read(self, blobs: Iterable[Blob], total_bytes: int, keep: Keep, progress: Progress) -> Entry:
+        """The tree, lowest layer first; the blobs may come one after the other."""
         tree = LayeredTree()
-        layers = [LayerBlob(blob, digest) for blob, digest in zip(blobs, self._diff_ids, strict=True)]
-        progress.expect(sum(layer.blob.size_bytes for layer in layers))
-        for number, layer in enumerate(layers, 1):
-            progress(f"reading layer {number} of {len(layers)}")
+        progress.expect(total_bytes)
+        for number, (blob, diff_id) in enumerate(zip(blobs, self._diff_ids, strict=True), 1):
+            layer = LayerBlob(blob, diff_id)
+            progress(f"reading layer {number} of {len(self._diff_ids)}")
             with _reading(layer, progress) as reader:
                 tree.apply(reader, keep, layer.shown)
         self.notes += [f"left out: {count} {what}" for what, count in sorted(tree.left_out.items())]

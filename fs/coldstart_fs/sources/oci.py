@@ -37,7 +37,7 @@ class OciLayout:
         files, shown = Folder(self._folder), f"oci:{self._folder}"
         image, layers = open_layout(files, self._tag, self._platform, shown)
         self.configuration, self.notes = image.configuration, image.notes
-        return image.read(layers, keep, progress)
+        return image.read(layers, sum(layer.size_bytes for layer in layers), keep, progress)
 
 
 class OciArchive:
@@ -56,7 +56,7 @@ class OciArchive:
         with Archive.open(self._path, scratch, progress) as archive:
             image, layers = open_layout(archive, self._tag, self._platform, f"oci-archive:{self._path}")
             self.configuration, self.notes = image.configuration, image.notes
-            return image.read(layers, keep, progress)
+            return image.read(layers, sum(layer.size_bytes for layer in layers), keep, progress)
 
 
 class _Documents:

@@ -1,26 +1,22 @@
-"""An image in a registry: documents first, each verified; then its layers, copied by skopeo into scratch."""
+"""An image in a registry: documents first, each verified; then its layers."""
 
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
-import time
 from pathlib import Path
 from typing import Any
 
-from coldstart_cli.errors import DataError, IoFailure
+from coldstart_cli.errors import DataError
 from coldstart_fs.entry import Entry
 from coldstart_fs.sources import Keep, Progress
-from coldstart_fs.sources.blob import Folder, digest_and_size, parse, verified
-from coldstart_fs.sources.image import Image, kept_elsewhere, layer_blobs, layer_descriptors
+from coldstart_fs.sources.blob import digest_and_size, parse, verified
+from coldstart_fs.sources.image import Image, kept_elsewhere, layer_descriptors
 from coldstart_fs.sources.manifest import Chosen, check_manifest, choose_manifest, media_type
 from coldstart_fs.sources.platforms import Platform
+from coldstart_fs.sources.pull import Pull
 from coldstart_fs.sources.reference import RegistryReference, parse_registry_reference
-from coldstart_fs.sources.skopeo import ConnectionLostError, Skopeo, bytes_below
+from coldstart_fs.sources.skopeo import Skopeo
 
-_TRIES = 3
-_PAUSE_SECONDS = 2.0
 _OCI_INDEX = "application/vnd.oci.image.index.v1+json"
 _OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
@@ -48,13 +44,10 @@ class Registry:
             if layer.get("urls"):  # skopeo copies no layers that lie elsewhere
                 raise kept_elsewhere(layer)
         self.configuration, self.notes = image.configuration, image.notes
-        folder = scratch / "pulled"
-        try:
-            pinned = self._reference.pinned(chosen.descriptor["digest"])
-            _Pull(self._skopeo, pinned, layers, folder, scratch, progress).run()
-            return image.read(layer_blobs(Folder(folder), layers), keep, progress)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        pull = Pull(self._skopeo, self._reference.pinned(chosen.descriptor["digest"]), layers, scratch)
+        with pull.running():
+            total_bytes = sum(layer["size"] for layer in layers)
+            return image.read(pull.blobs(progress), total_bytes, keep, progress)
 
 
 class _Documents:
@@ -92,53 +85,3 @@ class _Documents:
         if len(content) != size_bytes:
             raise DataError(f"blob has {len(content)} bytes instead of {size_bytes}: {shown}")
         return parse(b"".join(verified(iter([content]), digest, f"blob is damaged: {shown}")), shown)
-
-
-class _Pull:
-    """Copies layers into a layout; what arrived whole is not copied again after a lost connection."""
-
-    def __init__(
-        self,
-        skopeo: Skopeo,
-        reference: RegistryReference,
-        layers: list[dict[str, Any]],
-        folder: Path,
-        scratch: Path,
-        progress: Progress,
-    ) -> None:
-        self._skopeo = skopeo
-        self._reference = reference
-        self._folder = folder
-        self._scratch = scratch
-        self._progress = progress
-        self._total_bytes = sum({item["digest"]: item["size"] for item in layers}.values())
-
-    def run(self) -> None:
-        self._check_room()
-        self._progress(f"pulling {self._reference}")
-        self._progress.expect(self._total_bytes)
-        for number in range(1, _TRIES + 1):
-            try:
-                self._skopeo.copy(self._reference, self._folder, self._scratch, self._moved)
-            except ConnectionLostError as error:
-                if number == _TRIES:
-                    error.add(f"{_TRIES} tries")
-                    raise
-                self._progress(f"pulling {self._reference} again: {error.message}")
-                time.sleep(_PAUSE_SECONDS * number)
-            else:
-                return
-
-    def _check_room(self) -> None:
-        system = os.statvfs(self._scratch)
-        room_bytes = system.f_bavail * system.f_frsize
-        if self._total_bytes > room_bytes:
-            raise IoFailure(
-                f"no room for the layers of {self._reference}: they have {self._total_bytes / 1e6:.0f} MB, "
-                f"{room_bytes / 1e6:.0f} MB are free: {self._scratch.parent}",
-                hint="choose another `--store`",
-            )
-
-    def _moved(self) -> int:
-        self._progress.done_bytes = bytes_below(self._folder)
-        return self._progress.done_bytes
