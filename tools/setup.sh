@@ -105,7 +105,8 @@ install_servers() {  # PACKAGE...: installed, and their services stay off, unles
 	fi
 	install_packages "${missing[@]}"
 	for package in "${missing[@]}"; do
-		! command -v systemctl >/dev/null || quietly 60 "${as_root[@]}" systemctl disable "$package.service"
+		! command -v systemctl >/dev/null || quietly 60 "${as_root[@]}" systemctl disable "$package.service" ||
+			echo "setup: the service of $package starts at the next boot: systemctl disable $package" >&2
 	done
 	[ $policy_is_ours = no ] || "${as_root[@]}" rm -f $policy
 	policy_is_ours=no

@@ -253,10 +253,8 @@ def test_a_blob_that_the_registry_damaged_is_never_used(
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 1
     victim.write_bytes(content)
-    with pytest.raises(ColdstartError) as caught:
+    with pytest.raises(DataError, match=f"registry sent something else than it promised: .*{name}"):
         index(registry.url(name), store)
-    assert name in caught.value.message
-    assert isinstance(caught.value, DataError), caught.value
     assert nothing_is_left(store)
 
 
@@ -265,7 +263,7 @@ def test_a_manifest_that_names_missing_blobs_is_refused(
 ) -> None:
     name, image = pushed(registry, tmp_path, "missing/layer", 1000)
     registry.blob(f"sha256:{image.layers[0].name}").unlink()
-    with pytest.raises(ColdstartError, match="missing/layer"):
+    with pytest.raises(ColdstartError, match=r"registry lacks a blob of the image: docker://.*missing/layer"):
         index(registry.url(name), store)
     assert nothing_is_left(store)
 

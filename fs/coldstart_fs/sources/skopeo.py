@@ -133,6 +133,12 @@ _CASES = (
     ),
     _Case(("no such host",), NotFoundError, "registry does not exist: {registry}", "getent hosts {host}"),
     _Case(
+        ("blob unknown", "fetching blob: StatusCode: 404", "invalid status code from registry 404"),
+        NotFoundError,
+        "registry lacks a blob of the image: {reference}: {text}",
+        "push the image again",
+    ),
+    _Case(
         ("manifest unknown", "name unknown", "not found", "404 (Not Found)"),
         NotFoundError,
         "image is not in the registry: {reference}",
