@@ -68,6 +68,8 @@ TREE: tuple[GroupEntry | CommandEntry, ...] = (
             "health",
             ("quick", "verdict in seconds, for every boot and every launch"),
             ("deep", "DCGM's long diagnosis, for the weekly timer"),
+            ("status", "what is in quarantine, why, and what would release it"),
+            ("clear", "take a GPU out of quarantine, on record"),
         ),
     ),
     CommandEntry(

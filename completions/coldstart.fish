@@ -123,8 +123,8 @@ function _shtab_coldstart_using
   test "$_shtab_coldstart_cmdpath" = "$argv"
 end
 
-set -g _shtab_coldstart_commands pool 'pool plan' image 'image index' 'image mount' 'image unmount' 'image ls' 'image show' 'image diff' 'image status' snap 'snap create' 'snap restore' 'snap list' 'snap show' 'snap verify' 'snap remove' health 'health quick' 'health deep' launch doctor
-set -g _shtab_coldstart_opts_with_value --active-timeout --cache --color --compression --config --container --demand --expect-gpus --id --ignore --large-bytes --largest-share --lead-time --level --lock-wait --name --other-store --output --overlay --peak-utilisation --pid --platform --prices --ready-timeout --ready-url --runc-root --service-level --store --supply --timeout --top --trace --variant
+set -g _shtab_coldstart_commands pool 'pool plan' image 'image index' 'image mount' 'image unmount' 'image ls' 'image show' 'image diff' 'image status' snap 'snap create' 'snap restore' 'snap list' 'snap show' 'snap verify' 'snap remove' health 'health quick' 'health deep' 'health status' 'health clear' launch doctor
+set -g _shtab_coldstart_opts_with_value --active-timeout --cache --color --compression --config --container --demand --expect-gpus --id --ignore --large-bytes --largest-share --lead-time --level --lock-wait --name --other-store --output --overlay --peak-utilisation --pid --platform --prices --ready-timeout --ready-url --reason --runc-root --service-level --store --supply --timeout --top --trace --variant
 
 complete -c coldstart -e
 complete -c coldstart -f
@@ -353,6 +353,25 @@ complete -c coldstart -n '_shtab_coldstart_using health deep' -s v -l verbose -d
 complete -c coldstart -n '_shtab_coldstart_using health deep' -l color -xka "auto always never" -d 'When to use colour.'
 complete -c coldstart -n '_shtab_coldstart_using health deep' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'Configuration file, above the user'"'"'s and the system'"'"'s.'
 complete -c coldstart -n '_shtab_coldstart_using health deep' -l debug -d 'Show the traceback of an expected error too.'
+complete -c coldstart -n '_shtab_coldstart_using health; and test $_shtab_coldstart_npos -eq 0' -a status -d 'what is in quarantine, why, and what would release it'
+complete -c coldstart -n '_shtab_coldstart_using health status' -s h -l help -d 'show this help message and exit'
+complete -c coldstart -n '_shtab_coldstart_using health status' -l json -d 'Answer with one JSON document on stdout.'
+complete -c coldstart -n '_shtab_coldstart_using health status' -s q -l quiet -d 'Only the answer, warnings and errors.'
+complete -c coldstart -n '_shtab_coldstart_using health status' -s v -l verbose -d 'Say what is being done and why.'
+complete -c coldstart -n '_shtab_coldstart_using health status' -l color -xka "auto always never" -d 'When to use colour.'
+complete -c coldstart -n '_shtab_coldstart_using health status' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'Configuration file, above the user'"'"'s and the system'"'"'s.'
+complete -c coldstart -n '_shtab_coldstart_using health status' -l debug -d 'Show the traceback of an expected error too.'
+complete -c coldstart -n '_shtab_coldstart_using health; and test $_shtab_coldstart_npos -eq 0' -a clear -d 'take a GPU out of quarantine, on record'
+complete -c coldstart -n '_shtab_coldstart_using health clear' -s h -l help -d 'show this help message and exit'
+complete -c coldstart -n '_shtab_coldstart_using health clear' -l reason -x -d 'What was done about the cause; goes into the log.'
+complete -c coldstart -n '_shtab_coldstart_using health clear' -l all -d 'Everything, also where the record is damaged: it is put aside first.'
+complete -c coldstart -n '_shtab_coldstart_using health clear' -l dry-run -d 'Check everything, change nothing.'
+complete -c coldstart -n '_shtab_coldstart_using health clear' -l json -d 'Answer with one JSON document on stdout.'
+complete -c coldstart -n '_shtab_coldstart_using health clear' -s q -l quiet -d 'Only the answer, warnings and errors.'
+complete -c coldstart -n '_shtab_coldstart_using health clear' -s v -l verbose -d 'Say what is being done and why.'
+complete -c coldstart -n '_shtab_coldstart_using health clear' -l color -xka "auto always never" -d 'When to use colour.'
+complete -c coldstart -n '_shtab_coldstart_using health clear' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'Configuration file, above the user'"'"'s and the system'"'"'s.'
+complete -c coldstart -n '_shtab_coldstart_using health clear' -l debug -d 'Show the traceback of an expected error too.'
 complete -c coldstart -n '_shtab_coldstart_using; and test $_shtab_coldstart_npos -eq 0' -a launch -d 'health, mount, restore or cold start, ready: the whole chain'
 complete -c coldstart -n '_shtab_coldstart_using launch' -s h -l help -d 'show this help message and exit'
 complete -c coldstart -n '_shtab_coldstart_using launch' -l detach -d 'Return once the replica is ready; a supervisor stays in the background.'

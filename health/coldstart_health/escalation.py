@@ -93,7 +93,7 @@ def _judged(
     if known is not None and known.verdict >= finding.verdict:
         judged = (known.verdict, known.escalated)
     elif known is None and (cleared := _cleared(record, finding.reason, moment, policy)):
-        judged = max(judged, _as_if_never_cleared(cleared, moment), key=lambda pair: pair[0])
+        judged = max(_as_if_never_cleared(cleared, moment), judged, key=lambda pair: pair[0])
     if finding.verdict not in MENDABLE:
         return judged
     if floor[0] > judged[0]:

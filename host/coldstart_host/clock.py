@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from dataclasses import dataclass
 
@@ -10,34 +9,6 @@ from coldstart_host.processes import in_container, processes_named
 
 _TIME_ERROR = 5  # adjtimex: the clock is not synchronised
 _DAEMONS = ("chronyd", "systemd-timesyncd", "ntpd", "ptp4l", "phc2sys", "openntpd")
-
-
-class _Timex(ctypes.Structure):
-    """`struct timex` of adjtimex(2)."""
-
-    _fields_ = (
-        ("modes", ctypes.c_uint),
-        ("offset", ctypes.c_long),
-        ("freq", ctypes.c_long),
-        ("maxerror", ctypes.c_long),
-        ("esterror", ctypes.c_long),
-        ("status", ctypes.c_int),
-        ("constant", ctypes.c_long),
-        ("precision", ctypes.c_long),
-        ("tolerance", ctypes.c_long),
-        ("time", ctypes.c_long * 2),
-        ("tick", ctypes.c_long),
-        ("ppsfreq", ctypes.c_long),
-        ("jitter", ctypes.c_long),
-        ("shift", ctypes.c_int),
-        ("stabil", ctypes.c_long),
-        ("jitcnt", ctypes.c_long),
-        ("calcnt", ctypes.c_long),
-        ("errcnt", ctypes.c_long),
-        ("stbcnt", ctypes.c_long),
-        ("tai", ctypes.c_int),
-        ("reserved", ctypes.c_int * 11),
-    )
 
 
 @dataclass(frozen=True)
@@ -55,15 +26,50 @@ class ClockFacts:
     uptime_seconds: float
 
 
-def read_clock() -> ClockFacts:
-    timex = _Timex()
+def _adjtimex() -> tuple[int, int]:
+    """What adjtimex(2) returns, and its greatest error in microseconds."""
+    import ctypes  # not for `--help`
+
+    class Timex(ctypes.Structure):
+        """`struct timex` of adjtimex(2)."""
+
+        _fields_ = (
+            ("modes", ctypes.c_uint),
+            ("offset", ctypes.c_long),
+            ("freq", ctypes.c_long),
+            ("maxerror", ctypes.c_long),
+            ("esterror", ctypes.c_long),
+            ("status", ctypes.c_int),
+            ("constant", ctypes.c_long),
+            ("precision", ctypes.c_long),
+            ("tolerance", ctypes.c_long),
+            ("time", ctypes.c_long * 2),
+            ("tick", ctypes.c_long),
+            ("ppsfreq", ctypes.c_long),
+            ("jitter", ctypes.c_long),
+            ("shift", ctypes.c_int),
+            ("stabil", ctypes.c_long),
+            ("jitcnt", ctypes.c_long),
+            ("calcnt", ctypes.c_long),
+            ("errcnt", ctypes.c_long),
+            ("stbcnt", ctypes.c_long),
+            ("tai", ctypes.c_int),
+            ("reserved", ctypes.c_int * 11),
+        )
+
+    timex = Timex()
     state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex))
+    return state, timex.maxerror
+
+
+def read_clock() -> ClockFacts:
+    state, max_error = _adjtimex()
     uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
     return ClockFacts(
         synchronised=None if state < 0 else state != _TIME_ERROR,
         daemon_running=bool(processes_named(*_DAEMONS)),
         in_container=in_container(),
-        max_error_seconds=None if state < 0 else timex.maxerror / 1e6,
+        max_error_seconds=None if state < 0 else max_error / 1e6,
         booted_at=time.time() - uptime,
         uptime_seconds=uptime,
     )
