@@ -62,7 +62,9 @@ DEVIATIONS: dict[str, Deviation] = {
         "nothing to hide, nothing to make; containerd makes the parents of a whiteout",
         containerd={"x": "extra", "x/y": "extra"},
     ),
-    "a whiteout below a file": Deviation("nothing to hide", containerd=REFUSED),
+    "a whiteout below a file": Deviation(
+        "umoci writes it when a file replaces a folder; there is nothing to hide", containerd=REFUSED
+    ),
     "a whiteout after the file that the same layer adds again": Deviation(
         _ORDER, containerd={"d/a": "missing"}
     ),
