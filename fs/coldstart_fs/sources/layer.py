@@ -81,6 +81,7 @@ class _Layer:
         self._what = what
         self._links: dict[tuple[int, bytes], Entry] = {}  # folder and name of own links to lower inodes
         self._entered: dict[int, Entry] = {}  # folders in which this layer put something
+        self._cleared: dict[int, Entry] = {}  # folders that hold nothing but this layer's own
         self._aufs_files: dict[Path, Entry] = {}
         self._awaited: list[_Awaited] = []
         self._last_parent: tuple[Path, Entry] | None = None
@@ -194,6 +195,9 @@ class _Layer:
         pending = [folder]
         while pending:
             folder = pending.pop()
+            if id(folder) in self._cleared:  # nothing of a lower layer comes back
+                continue
+            self._cleared[id(folder)] = folder
             for name, child in list(folder.children.items()):
                 if not self._keeps(folder, name, child):
                     del folder.children[name]

@@ -29,6 +29,10 @@ _NOT_CARRIED = {
     b"RHT.security.selinux": "SELinux labels in GNU tar's form",
 }
 
+_KEYS = frozenset((b"path", b"linkpath", b"size", b"uid", b"gid", b"mtime"))
+_PREFIXES = (b"GNU.sparse.", _XATTR, *_NOT_CARRIED)
+_MOST_GLOBALS = 256  # each file looks at all of them
+
 REGULAR, LINK, SYMLINK, CHARACTER, BLOCK_DEVICE, DIRECTORY, FIFO = b"0", b"1", b"2", b"3", b"4", b"5", b"6"
 _HEADER_ONLY = frozenset((LINK, SYMLINK, CHARACTER, BLOCK_DEVICE, DIRECTORY, FIFO))
 _KINDS = _HEADER_ONLY | {REGULAR}
@@ -139,7 +143,7 @@ class TarReader:
             if kind in {b"x", b"X"}:
                 announced.records = self._extended_records(header)
             elif kind == b"g":
-                self._globals |= self._extended_records(header)
+                self._note_globals(self._extended_records(header))
             elif kind == b"L":
                 announced.name = self._extension(header).partition(b"\0")[0]
             elif kind == b"K":
@@ -156,6 +160,14 @@ class TarReader:
         complete = not self._padding or self._stream.skip(self._padding) == self._padding
         self._left = self._padding = 0
         return complete
+
+    def _note_globals(self, records: Mapping[bytes, bytes]) -> None:
+        """Records for all members that follow; what says nothing of a file, as a comment, is dropped."""
+        self._globals |= {
+            key: value for key, value in records.items() if key in _KEYS or key.startswith(_PREFIXES)
+        }
+        if len(self._globals) > _MOST_GLOBALS:
+            self._damaged(f"more than {_MOST_GLOBALS} PAX records are for all files")
 
     def _check_end(self, header: bytes, announced: _Announced) -> None:
         """Two zero blocks end an archive, and so does the end of the stream."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from coldstart_cli.errors import ColdstartError
 from coldstart_fs.build import index_image
+from coldstart_fs.chunk import DEFAULT_CHUNK_BYTES
 from coldstart_fs.store import Store, open_store
 from fs.conformance.references import Containerd, Umoci
 from image_builder import Facts, add_image, begin_layout, folder_facts, image_facts, whole, write_index
@@ -47,7 +48,7 @@ def unpack_all(
         descriptors.append(descriptor)
     write_index(layout, descriptors)
     store = open_store(str(folder / "store"), create=True)
-    return unpack_layout(layout, list(images), store, umoci, containerd)
+    return unpack_layout(layout, list(images), store, umoci, containerd, chunk_bytes=4096)
 
 
 def unpack_layout(
@@ -57,6 +58,7 @@ def unpack_layout(
     umoci: Umoci,
     containerd: Containerd,
     shorten: Callable[[bytes], bytes] = whole,
+    chunk_bytes: int = DEFAULT_CHUNK_BYTES,
 ) -> dict[str, Outcomes]:
     """The images of a layout through all three; `shorten` says what is kept of contents."""
     started_ns = time.time_ns()
@@ -70,16 +72,18 @@ def unpack_layout(
     with ThreadPoolExecutor(2) as pool:
         by_umoci = pool.map(lambda tag: reference(umoci, tag), tags)
         by_containerd = pool.map(lambda tag: reference(containerd, tag), tags)
-        ours = [_ours(store, layout, tag, shorten) for tag in tags]
+        ours = [_ours(store, layout, tag, shorten, chunk_bytes) for tag in tags]
         return {
             tag: Outcomes(*three, started_ns)
             for tag, *three in zip(tags, ours, by_umoci, by_containerd, strict=True)
         }
 
 
-def _ours(store: Store, layout: Path, tag: str, shorten: Callable[[bytes], bytes]) -> Outcome:
+def _ours(
+    store: Store, layout: Path, tag: str, shorten: Callable[[bytes], bytes], chunk_bytes: int
+) -> Outcome:
     try:
-        index_image(f"oci:{layout}:{tag}", store=store, name=tag, chunk_bytes=4096)
+        index_image(f"oci:{layout}:{tag}", store=store, name=tag, chunk_bytes=chunk_bytes)
     except ColdstartError as error:
         return Outcome(None, error.message)
     return Outcome(image_facts(store, tag, shorten))

@@ -36,10 +36,10 @@ def main(folder: Path, first: int, count: int) -> None:
     messages: Counter[str] = Counter()
     for seed in range(first, first + count):
         layout = folder / "layout"
-        kind = write_mutated(layout, seed)
+        kind, source = write_mutated(layout, seed)
         signal.alarm(SECONDS_AN_IMAGE)
         try:
-            _index(layout, store)
+            _index(source, store)
         except ColdstartError as error:
             counts[f"{kind} refused"] += 1
             messages[type(error).__name__] += 1
@@ -61,9 +61,9 @@ def main(folder: Path, first: int, count: int) -> None:
     print(json.dumps({"counts": counts, "errors": messages, "failures": failures, "memory_bytes": used}))
 
 
-def _index(layout: Path, store: Store) -> None:
+def _index(source: str, store: Store) -> None:
     """Accepted is what can be read again to its last byte."""
-    report = index_image(f"oci:{layout}", store=store, name="image", chunk_bytes=4096)
+    report = index_image(source, store=store, name="image", chunk_bytes=4096)
     if report.content_bytes < 64 << 20:
         facts = image_facts(store, "image")
         assert len({(item.group) for item in facts.values()}) == report.entries

@@ -182,24 +182,25 @@ _TAR_MUTATIONS: list[Callable[[random.Random, bytearray], bytearray]] = [
 ]  # fmt: skip
 
 
-def write_mutated(folder: Path, seed: int) -> str:
-    """A layout with one damaged image; the kind of damage."""
+def write_mutated(folder: Path, seed: int) -> tuple[str, str]:
+    """A folder with one damaged image: the kind of damage, and the source to index."""
     rng = random.Random(seed)
     layers = list(rng.choice(BASES).layers)
     if rng.random() < 0.3:
         layers += rng.choice(BASES).layers
-    kind = rng.choices(("tar", "stream", "document", "digest"), (7, 1.5, 1, 0.5))[0]
+    kinds = {"tar": 14, "stream": 3, "document": 2, "digest": 1, "oci-archive": 1, "docker-archive": 1}
+    kind = rng.choices(list(kinds), list(kinds.values()))[0]
     if kind == "tar":
         number = rng.randrange(len(layers))
         layers[number] = mutated_tar(rng, layers[number])
     begin_layout(folder)
-    compression = rng.choice(("none", "gzip", "zstd")) if kind != "stream" else rng.choice(("gzip", "zstd"))
+    compression = rng.choice(("gzip", "zstd") if kind == "stream" else ("none", "gzip", "zstd"))
     manifest, descriptors = add_image(folder, layers, compression=compression)
     if kind == "stream":
         manifest = _damage_stream(rng, folder, manifest, descriptors)
     elif kind == "digest":
         path = blob_path(folder, rng.choice([manifest, *descriptors]))
-        damaged = bytearray(path.read_bytes())
+        damaged = bytearray(path.read_bytes() or b"\1")
         damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
         path.write_bytes(bytes(damaged))
     elif kind == "document":
@@ -210,7 +211,39 @@ def write_mutated(folder: Path, seed: int) -> str:
         document = json.loads(path.read_bytes())
         _change_value(rng, document)
         path.write_text(json.dumps(document))
-    return kind
+    if not kind.endswith("archive"):
+        return kind, f"oci:{folder}"
+    archive = folder / "archive"
+    archive.write_bytes(_damaged_archive(rng, folder, manifest, docker=kind == "docker-archive"))
+    return kind, f"{kind}:{archive}"
+
+
+def _damaged_archive(rng: random.Random, folder: Path, manifest: dict[str, Any], *, docker: bool) -> bytes:
+    """A layout, or what `docker save` writes, as a tar that is then damaged itself."""
+    tar = RawTar()
+    if docker:
+        document = json.loads(blob_path(folder, manifest).read_bytes())
+        names = [f"{number}/layer.tar" for number in range(len(document["layers"]))]
+        for name, layer in zip(names, document["layers"], strict=True):
+            tar.file(name.encode(), blob_path(folder, layer).read_bytes())
+        configuration = json.loads(blob_path(folder, document["config"]).read_bytes())
+        saved: list[dict[str, Any]] = [{"Config": "config.json", "RepoTags": ["image:1"], "Layers": names}]
+        if rng.random() < 0.3:
+            _change_value(rng, rng.choice((saved, configuration)))
+        tar.file(b"config.json", json.dumps(configuration).encode())
+        tar.file(b"manifest.json", json.dumps(saved).encode())
+    else:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                tar.file(str(path.relative_to(folder)).encode(), path.read_bytes())
+    content = tar.content()
+    if rng.random() < 0.7:
+        content = mutated_tar(rng, content)
+    if rng.random() < 0.3:
+        content = gzip.compress(content, 1)
+        if rng.random() < 0.5:
+            content = bytes(_flip(rng, bytearray(content)))
+    return content
 
 
 def _damage_stream(
