@@ -24,6 +24,7 @@ from coldstart_fs.build import index_image
 from coldstart_fs.sources import archive as archive_module
 from coldstart_fs.store import Store, open_store
 from conftest import Coldstart
+from fs.conformance.raw_tar import RawTar
 from image_builder import Layer, image_facts, write_layout
 
 
@@ -451,3 +452,11 @@ def test_damaged_archives_are_refused_or_right(
 def test_a_folder_takes_no_platform(tmp_path: Path, store: Store) -> None:
     with pytest.raises(UsageError, match="a folder has no platform"):
         index(f"dir:{tmp_path}", store, platform="linux/amd64")
+
+
+def test_a_layer_named_with_half_a_character_is_missing(tmp_path: Path, store: Store) -> None:
+    saved = json.dumps([{"Config": "c.json", "Layers": ["\ud800"], "RepoTags": []}]).encode()
+    tar = RawTar().file(b"manifest.json", saved).file(b"c.json", b"{}")
+    (tmp_path / "saved.tar").write_bytes(tar.content())
+    with pytest.raises(NotFoundError, match="layer is missing"):
+        index(f"docker-archive:{tmp_path}/saved.tar", store)

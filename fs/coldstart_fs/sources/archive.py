@@ -80,7 +80,7 @@ class Archive:
 
     def find(self, name: str) -> Place | None:
         """Where the bytes of a member lie; links lead to other members."""
-        key = _key(os.fsencode(name))
+        key = _key(_bytes(name))
         for _ in range(_MOST_LINKS):
             member = self._members.get(key) if key is not None else None
             if isinstance(member, _File):
@@ -97,7 +97,7 @@ class Archive:
 
     def find_only(self, name: str) -> Place | None:
         """The same, for members that nothing verifies: of two with this name each reader takes another."""
-        if _key(os.fsencode(name)) in self._repeated:
+        if _key(_bytes(name)) in self._repeated:
             raise DataError(f"archive holds several members of one name: {self.shown}: {name}")
         return self.find(name)
 
@@ -118,6 +118,11 @@ class Archive:
             self._members[key] = _key(b"/".join((*key[:-1], member.link))) if relative else None
         else:
             self._members[key] = None
+
+
+def _bytes(name: str) -> bytes:
+    """A name out of JSON, where it may hold half a character: such a member does not exist."""
+    return name.encode("utf-8", "surrogatepass")
 
 
 def _key(name: bytes) -> Name | None:

@@ -63,7 +63,7 @@ def main(folder: Path, first: int, count: int) -> None:
 
 def _index(source: str, store: Store) -> None:
     """Accepted is what can be read again to its last byte."""
-    report = index_image(source, store=store, name="image", chunk_bytes=4096)
+    report = index_image(source, store=store, name="image")
     if report.content_bytes < 64 << 20:
         facts = image_facts(store, "image")
         assert len({(item.group) for item in facts.values()}) == report.entries
