@@ -6,31 +6,22 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from indexing import index_sizes, indexing_rows
+from table import Row, show
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 COLDSTART = str(CHECKOUT / ".venv" / "bin" / "coldstart")
 PYTHON = str(CHECKOUT / ".venv" / "bin" / "python")
 LAYOUT = CHECKOUT / ".demo" / "image"
 IMPORT = "import numpy, cv2"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table, all times in seconds."""
-
-    name: str
-    ours: list[float]
-    peer: list[float]
-    goal: str = ""
 
 
 class Bench:
@@ -198,36 +189,38 @@ class Bench:
         return [Row("launch, restored / cold", restored, cold, "<= 0.33")]
 
 
-def show(rows: list[Row]) -> None:
-    print(f"{'':34}{'ours':>10}{'peer':>10}{'ratio':>8}  goal")
-    for row in rows:
-        ours = statistics.median(row.ours)
-        peer = statistics.median(row.peer) if row.peer else None
-        ratio = f"{ours / peer:8.2f}" if peer else " " * 8
-        print(f"{row.name:34}{_seconds(ours)}{_seconds(peer) if peer else ' ' * 10}{ratio}  {row.goal}")
-
-
-def _seconds(value: float) -> str:
-    return f"{value * 1000:7.2f} ms" if value < 0.1 else f"{value:8.3f} s"
+def serving_rows(layout: Path, folder: Path, runs: int) -> list[Row]:
+    bench = Bench(folder, runs)
+    bench.coldstart("image", "index", f"oci:{layout}", "--name", "ocr")
+    subprocess.run(
+        ["umoci", "unpack", "--image", f"{layout}:latest", folder / "native"],
+        check=True,
+        timeout=600,
+        capture_output=True,
+    )
+    native = folder / "native" / "rootfs"
+    rows = [bench.help(), bench.index_open(), bench.mount(), *bench.find(native), *bench.read(native)]
+    return [*rows, bench.imports(native), *bench.launch()]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--part", choices=["all", "indexing", "serving"], default="all")
+    parser.add_argument("--image", type=Path, default=LAYOUT, help="OCI layout with the tag `latest`")
     arguments = parser.parse_args()
-    subprocess.run([CHECKOUT / "examples" / "ocr" / "build-image.sh", LAYOUT], check=True, timeout=1800)
+    layout: Path = arguments.image
+    if layout == LAYOUT:
+        build = CHECKOUT / "examples" / "ocr" / "build-image.sh"
+        subprocess.run([build, LAYOUT], check=True, timeout=1800)
+    runs = max(1, arguments.runs)
     with tempfile.TemporaryDirectory(prefix="coldstart-bench-", dir="/var/tmp") as name:
-        bench = Bench(Path(name), max(1, arguments.runs))
-        bench.coldstart("image", "index", f"oci:{LAYOUT}", "--name", "ocr")
-        subprocess.run(
-            ["umoci", "unpack", "--image", f"{LAYOUT}:latest", f"{name}/native"],
-            check=True,
-            timeout=600,
-            capture_output=True,
-        )
-        native = Path(name) / "native" / "rootfs"
-        rows = [bench.help(), bench.index_open(), bench.mount(), *bench.find(native), *bench.read(native)]
-        rows += [bench.imports(native), *bench.launch()]
+        rows: list[Row] = []
+        if arguments.part != "serving":
+            rows += indexing_rows(layout, Path(name), runs)
+            print(index_sizes(layout, Path(name)))
+        if arguments.part != "indexing":
+            rows += serving_rows(layout, Path(name), runs)
     show(rows)
     return 0
 
