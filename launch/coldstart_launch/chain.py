@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from coldstart_cli.config import Config
 from coldstart_cli.errors import BusyError, ColdstartError, NegativeAnswer, NotFoundError
 from coldstart_cli.files import remove_tree
+from coldstart_launch.placement import concerning, require_place
 from coldstart_launch.replica import Replica, ReplicaRecord, last_words
 from coldstart_launch.roots import Root
 from coldstart_launch.runtime import container_spec, snapshot_difference
@@ -225,12 +226,8 @@ class _Chain:
         from coldstart_health.checks import quick_check
 
         with self._waterfall.stage("health"):
-            report = quick_check(self._config, record=record)
-        if not report.may_serve:
-            raise NegativeAnswer(
-                f"nothing may be placed on this host: {report.summary}",
-                hint="`coldstart health quick` shows the evidence",
-            )
+            report = concerning(quick_check(self._config, record=record), self._spec.environment)
+        require_place(report)
         if report.overall.word != "ok":
             self._say.warning(f"host is {report.summary}")
         return report

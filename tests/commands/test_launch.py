@@ -14,6 +14,7 @@ from conftest import wait_until
 from replicas import Replica
 from small_root import answers, ask
 from stand_ins.cuda import RUNNING, CudaStandIn, state_of
+from stand_ins.gpu_driver import GpuDriver
 
 
 def nothing_is_left(replica: Replica) -> bool:
@@ -344,3 +345,24 @@ def test_a_lost_terminal_takes_a_foreground_launch_down_in_order(replica: Replic
     process.communicate(timeout=30)
     assert process.returncode == 143
     assert nothing_is_left(replica)
+
+
+def test_a_gpu_in_quarantine_keeps_a_replica_out_unless_it_cannot_see_it(
+    replica: Replica, tmp_path: Path
+) -> None:
+    driver = GpuDriver(tmp_path)
+    replica.coldstart.environment |= driver.environment
+    driver.control("* count 2", "1 temperature 93")
+    assert replica.coldstart("health", "quick").status == 3
+    driver.control("* count 2")
+    result = replica.launch("--detach")
+    assert result.status == 3
+    assert "nothing may be placed on this host: drain: quarantined on GPU-" in result.stderr
+    assert nothing_is_left(replica)
+    first = "GPU-00000000-0000-0000-0000-000000000000"
+    replica.spec.write_text(
+        replica.spec.read_text().replace("[environment]", f'[environment]\nCUDA_VISIBLE_DEVICES = "{first}"')
+    )
+    result = replica.launch("--dry-run", "--json")
+    assert result.status == 0, result.stderr
+    assert json.loads(result.stdout)["health"] == "ok"
