@@ -1,25 +1,26 @@
-"""DCGM's diagnosis: run `dcgmi diag` within a deadline, read what it printed, judge it by our own map."""
+"""DCGM's diagnosis judged by our own map of its error ids; `dcgm_run` runs it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
-from coldstart_cli.config import Config
-from coldstart_cli.errors import BusyError, ColdstartError, UnavailableError
-from coldstart_cli.files import atomic_write
-from coldstart_cli.process import ProgramTimeoutError, find_program, last_lines, run
+from coldstart_cli.errors import BusyError, UnavailableError
+from coldstart_cli.process import last_lines
 from coldstart_health.dcgm_document import DcgmDocument, DcgmError, Status, TestResult, parse
-from coldstart_health.dcgm_errors import BUSY, RETURN_CODES, TEST_FAILED, TOOL_MISSING, judge_error
+from coldstart_health.dcgm_errors import (
+    BUSY,
+    RETESTED,
+    RETURN_CODES,
+    TEST_FAILED,
+    TOOL_MISSING,
+    judge_error,
+)
+from coldstart_health.dcgm_run import SOURCE, DcgmGpu, DcgmOutput, Ending
 from coldstart_health.verdict import HOST, Finding, Verdict, merged
 from coldstart_host.gpu import GpuFacts
 
-LEVEL_DEADLINES_SECONDS: dict[int, float] = {1: 90.0, 2: 900.0, 3: 3600.0, 4: 4 * 3600.0}
-_SOURCE = "dcgm"
-# on TERM dcgmi asks the host engine to stop the diagnosis, which runs outside our process group
-_GRACE_SECONDS = 15.0
 # skipped where they are not installed, not root, or not for one GPU; every other skip is a hole
 _OPTIONAL_TESTS = frozenset(
     {
@@ -37,18 +38,6 @@ _EMBEDDED = "unable to establish a connection to the specified host"
 
 
 @dataclass(frozen=True)
-class DcgmOutput:
-    """What `dcgmi diag` left: `status` is None where its deadline passed, `words` the end of its messages."""
-
-    level: int
-    status: int | None
-    text: str
-    words: str
-    duration_seconds: float
-    kept: tuple[Finding, ...] = ()
-
-
-@dataclass(frozen=True)
 class Diagnosis:
     """What a diagnosis came to. `labels`: every GPU it saw, by subject."""
 
@@ -58,62 +47,128 @@ class Diagnosis:
     duration_seconds: float
 
 
-def diagnose(config: Config, *, level: int, deadline_seconds: float, gpus: Sequence[GpuFacts]) -> Diagnosis:
-    """Run one level. Raises where DCGM is not there or busy; what it cannot tell is an unknown finding."""
-    return read_output(run_dcgmi(config, level=level, deadline_seconds=deadline_seconds), gpus)
-
-
-def run_dcgmi(config: Config, *, level: int, deadline_seconds: float) -> DcgmOutput:
-    """Run one level and keep what it printed, without an opinion. Raises where dcgmi is not there."""
-    program = find_program("dcgmi", config.text("programs.dcgmi"))
-    try:
-        completed = run(
-            [program, "diag", "-r", str(level), "-j"],
-            deadline_seconds=deadline_seconds,
-            purpose=f"dcgmi diag -r {level}",
-            check=False,
-            grace_seconds=_GRACE_SECONDS,
-        )
-    except ProgramTimeoutError as error:
-        text = error.stdout.decode("utf-8", "replace")
-        return DcgmOutput(
-            level, None, text, error.message, deadline_seconds, kept=_keep(config, error.stdout)
-        )
-    return DcgmOutput(
-        level,
-        completed.status,
-        completed.text,
-        last_lines(completed.stderr),
-        completed.duration_seconds,
-        kept=_keep(config, completed.stdout),
+def read_outputs(outputs: Sequence[DcgmOutput], gpus: Sequence[GpuFacts]) -> Diagnosis:
+    """All runs of one diagnosis: one a GPU model, and those that were repeated."""
+    diagnoses = [read_output(output, gpus) for output in outputs]
+    for output, again in zip(outputs, list(diagnoses), strict=True):
+        if output.repeats is not None:
+            diagnoses[output.repeats] = _after_retest(diagnoses[output.repeats], again)
+    return Diagnosis(
+        findings=merged(finding for diagnosis in diagnoses for finding in diagnosis.findings),
+        labels={subject: label for diagnosis in diagnoses for subject, label in diagnosis.labels.items()},
+        version=next((diagnosis.version for diagnosis in diagnoses if diagnosis.version), None),
+        duration_seconds=sum(output.duration_seconds for output in outputs),
     )
 
 
 def read_output(output: DcgmOutput, gpus: Sequence[GpuFacts]) -> Diagnosis:
     """Findings of what a run printed. Raises where it says that DCGM is not whole or busy."""
-    if output.status is None:
-        action = "see `dmesg` for NVRM lines and `systemctl status nvidia-dcgm`"
-        hang = _host("probe_hang", Verdict.UNKNOWN, output.words, action)
-        return Diagnosis((hang, *output.kept), {}, None, output.duration_seconds)
+    names = Names(output.known, gpus)
     document = parse(output.text)
+    if output.status is None:
+        # a document that was cut is none; one that is whole was printed before the end
+        partly = tuple(_failures(document, names)) if document else ()
+        return Diagnosis((*_cut(output, names), *partly, *output.kept), {}, None, output.duration_seconds)
     words = last_lines(output.text.encode()) if document is None else ""
+    words = "; ".join(part for part in (words or output.words, output.versions) if part)
     findings = judge(
-        document, status=output.status, level=output.level, gpus=gpus, words=words or output.words
+        document, status=output.status, level=output.level, names=names, words=words, wanted=output.wanted
     )
-    labels = {} if document is None else {subject(document, gpu, gpus): f"GPU {gpu}" for gpu in document.gpus}
+    numbers = document.gpus if document else ()
+    labels = {names.subject(document, number): names.label(document, number) for number in numbers}
     version = document.version if document else None
     return Diagnosis((*findings, *output.kept), labels, version, output.duration_seconds)
 
 
+def wants_retest(diagnosis: Diagnosis) -> bool:
+    """Heat, power and other readings of the moment are believed when they come twice."""
+    return any(
+        finding.reason in RETESTED and finding.source == SOURCE and finding.verdict is not Verdict.OK
+        for finding in diagnosis.findings
+    )
+
+
+def _after_retest(first: Diagnosis, again: Diagnosis) -> Diagnosis:
+    """What did not come again is told, and counts no more; what could not be tested again stays."""
+    if any(finding.verdict is Verdict.UNKNOWN for finding in again.findings):
+        return first
+    repeated = {(finding.reason, finding.subject) for finding in again.findings}
+    return replace(
+        first,
+        findings=tuple(
+            replace(finding, verdict=Verdict.OK, evidence=f"once, and not again when repeated: {finding.evidence}")
+            if finding.reason in RETESTED and (finding.reason, finding.subject) not in repeated
+            else finding
+            for finding in first.findings
+        ),
+    )
+
+
+def _cut(output: DcgmOutput, names: Names) -> Iterator[Finding]:
+    if output.ending is Ending.DEADLINE:
+        action = "see `dmesg` for NVRM lines and `systemctl status nvidia-dcgm`"
+        yield _host("probe_hang", Verdict.UNKNOWN, output.words, action)
+        return
+    again = f"coldstart health deep --level {output.level}"
+    subjects = [names.subject(None, number) for number in output.wanted]
+    for subject in subjects or [gpu.subject for gpu in names.gpus] or [HOST]:
+        yield Finding("diagnosis_aborted", Verdict.UNKNOWN, subject, SOURCE, output.words, again)
+
+
+class Names:
+    """Which GPU DCGM means by a number: its numbers are not NVML's."""
+
+    def __init__(self, known: Sequence[DcgmGpu] = (), gpus: Sequence[GpuFacts] = ()) -> None:
+        self.gpus = gpus
+        self._known = {gpu.number: gpu for gpu in known}
+
+    def facts(self, document: DcgmDocument | None, number: int) -> GpuFacts | None:
+        """By UUID or bus address as DCGM lists them, by serial number, or where there is but one."""
+        listed = self._known.get(number)
+        serial = (document.serials or {}).get(number) if document else None
+        for matches in (
+            [gpu for gpu in self.gpus if listed and listed.uuid and gpu.uuid == listed.uuid],
+            [gpu for gpu in self.gpus if listed and listed.pci_bus_id and gpu.pci_bus_id == listed.pci_bus_id],
+            [gpu for gpu in self.gpus if serial and gpu.serial == serial],
+        ):
+            if len(matches) == 1:
+                return matches[0]
+        alone = len(self.gpus) == 1 and (document is None or len(document.gpus) <= 1)
+        return self.gpus[0] if alone else None
+
+    def subject(self, document: DcgmDocument | None, number: int) -> str:
+        facts = self.facts(document, number)
+        listed = self._known.get(number)
+        if facts is None and listed and listed.uuid:
+            return listed.uuid
+        return f"dcgm:{number}" if facts is None else facts.subject
+
+    def label(self, document: DcgmDocument | None, number: int) -> str:
+        facts = self.facts(document, number)
+        return f"GPU {number if facts is None else facts.index}"
+
+
 def judge(
-    document: DcgmDocument | None, *, status: int, level: int, gpus: Sequence[GpuFacts] = (), words: str = ""
+    document: DcgmDocument | None,
+    *,
+    status: int,
+    level: int,
+    names: Names | None = None,
+    words: str = "",
+    wanted: Sequence[int] = (),
 ) -> tuple[Finding, ...]:
     """Findings of one diagnosis from its document and exit status; `words` explain a missing document."""
     if document is None:
         return (_without_document(status, words),)
     if document.runtime_error:
         return (_runtime_error(document.runtime_error, status),)
-    findings = [*_preamble(document), *_failures(document, gpus), *_holes(document, level, gpus)]
+    names = names or Names()
+    findings = [
+        *_preamble(document),
+        *_failures(document, names),
+        *_holes(document, level, names),
+        *_others(document, names, wanted),
+    ]
     quiet = all(finding.verdict is Verdict.OK for finding in findings)
     if status in TEST_FAILED or document.overall_failed:
         if quiet:
@@ -124,18 +179,7 @@ def judge(
     return merged(findings)
 
 
-def subject(document: DcgmDocument, gpu: int, gpus: Sequence[GpuFacts]) -> str:
-    """The UUID of DCGM's GPU number: by serial number, or where there is but one; the numbers may differ."""
-    serial = (document.serials or {}).get(gpu)
-    by_serial = [facts.subject for facts in gpus if serial and facts.serial == serial]
-    if len(by_serial) == 1:
-        return by_serial[0]
-    if len(gpus) == 1 and len(document.gpus) <= 1:
-        return gpus[0].subject
-    return f"dcgm:{gpu}"
-
-
-def _failures(document: DcgmDocument, gpus: Sequence[GpuFacts]) -> Iterator[Finding]:
+def _failures(document: DcgmDocument, names: Names) -> Iterator[Finding]:
     for result in document.results:
         if result.status is Status.SKIP:
             continue
@@ -144,18 +188,18 @@ def _failures(document: DcgmDocument, gpus: Sequence[GpuFacts]) -> Iterator[Find
         if not errors and result.status is Status.FAIL:
             errors = tuple(DcgmError("failed, no reason given", gpu=gpu) for gpu in result.gpus or (None,))
         for error in errors:
-            where = HOST if error.gpu is None else subject(document, error.gpu, gpus)
+            where = HOST if error.gpu is None else names.subject(document, error.gpu)
             judged = judge_error(error.error_id, error.severity, error.text)
             number = f" (DCGM error {error.error_id})" if error.error_id is not None else ""
             evidence = f"{result.test}: {error.text}{number}"
             action = judged.action.format(gpu=where)
-            yield Finding(judged.reason, judged.verdict, where, _SOURCE, evidence, action)
+            yield Finding(judged.reason, judged.verdict, where, SOURCE, evidence, action)
         if result.status is Status.OTHER and not errors:
             evidence = f"{result.test}: no status that coldstart knows"
             yield _host("dcgm_status_unknown", Verdict.UNKNOWN, evidence, "dcgmi -v")
 
 
-def _holes(document: DcgmDocument, level: int, gpus: Sequence[GpuFacts]) -> Iterator[Finding]:
+def _holes(document: DcgmDocument, level: int, names: Names) -> Iterator[Finding]:
     """A test that was asked for and did not run is unknown; dcgmi ends with 0 when all are skipped."""
     wanted = [result for result in document.results if level == 1 or not result.software]
     ran = [result for result in wanted if result.status in {Status.PASS, Status.FAIL}]
@@ -170,14 +214,32 @@ def _holes(document: DcgmDocument, level: int, gpus: Sequence[GpuFacts]) -> Iter
         if skipped:
             evidence = f"did not run: {', '.join(skipped)}"
             action = f"dcgmi diag -r {level} -i {gpu} -v"
-            yield Finding(
-                "test_skipped", Verdict.UNKNOWN, subject(document, gpu, gpus), _SOURCE, evidence, action
-            )
-    # level 1 before 4.0 names no GPUs at all
-    known = max(len(gpus), len(document.device_ids))
-    if document.gpus and len(document.gpus) < known:
-        evidence = f"DCGM tested {len(document.gpus)} of {known} GPUs"
-        yield _host("gpu_not_tested", Verdict.UNKNOWN, evidence, "dcgmi discovery -l")
+            where = names.subject(document, gpu)
+            yield Finding("test_skipped", Verdict.UNKNOWN, where, SOURCE, evidence, action)
+
+
+def _others(document: DcgmDocument, names: Names, wanted: Sequence[int]) -> Iterator[Finding]:
+    """GPUs that were asked for and not tested, or tested and not asked for; some releases ignore `-i`."""
+    look = "dcgmi discovery -l"
+    if not document.gpus:
+        return  # level 1 before 4.0 names no GPUs at all
+    if not wanted:
+        known = max(len(names.gpus), len(document.device_ids))
+        if len(document.gpus) < known:
+            evidence = f"DCGM tested {len(document.gpus)} of {known} GPUs"
+            yield _host("gpu_not_tested", Verdict.UNKNOWN, evidence, look)
+        return
+    for number in sorted(set(wanted) - set(document.gpus)):
+        where = names.subject(document, number)
+        evidence = f"DCGM was asked to test its GPU {number} and did not"
+        yield Finding("gpu_not_tested", Verdict.UNKNOWN, where, SOURCE, evidence, look)
+    if strangers := sorted(set(document.gpus) - set(wanted)):
+        evidence = f"asked for GPUs {_list(wanted)} of DCGM's, and {_list(strangers)} were tested too"
+        yield _host("gpu_not_requested", Verdict.OK, evidence, look)
+
+
+def _list(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 def _hole(result: TestResult, gpu: int) -> bool:
@@ -244,17 +306,4 @@ def _quoted(words: str) -> str:
 
 
 def _host(reason: str, verdict: Verdict, evidence: str, action: str) -> Finding:
-    return Finding(reason, verdict, HOST, _SOURCE, evidence, action)
-
-
-def raw_output_path(state_folder: Path) -> Path:
-    """What dcgmi printed last, whole: evidence for a ticket, and for a release that prints another shape."""
-    return state_folder / "health" / "dcgmi-diag.out"
-
-
-def _keep(config: Config, output: bytes) -> tuple[Finding, ...]:
-    try:
-        atomic_write(raw_output_path(config.state_folder), output)
-    except ColdstartError as error:
-        return (Finding("dcgm_output_not_kept", Verdict.OK, HOST, _SOURCE, error.message, error.hint),)
-    return ()
+    return Finding(reason, verdict, HOST, SOURCE, evidence, action)

@@ -214,6 +214,19 @@ _BY_SEVERITY = {
     5: Verdict.DEGRADED,  # configuration
     6: Verdict.RESET,  # reset
 }
+# readings of the moment: one that does not come again when the test is repeated is no fault
+RETESTED = frozenset(
+    {
+        "clocks_thermal",
+        "clocks_power",
+        "clocks_held_down",
+        "thermal_violation",
+        "temperature_violation",
+        "field_threshold",
+        "field_violation",
+        "retest_requested",
+    }
+)
 _BY_TEXT: tuple[tuple[str, int], ...] = (
     (r"persistence mode .*disabled", 29),
     (r"faulty memory elements", 52),
