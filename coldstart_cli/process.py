@@ -87,6 +87,15 @@ def find_program(name: str, configured: str | None = None) -> str:
     return os.path.abspath(found)
 
 
+def is_installed(name: str, configured: str | None = None) -> bool:
+    """Whether `find_program` finds it."""
+    try:
+        find_program(name, configured)
+    except UnavailableError:
+        return False
+    return True
+
+
 def run(
     arguments: Sequence[str | os.PathLike[str]],
     *,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from coldstart_cli.config import Config
 from coldstart_cli.errors import BusyError, ColdstartError, ConfigError
+from coldstart_cli.process import is_installed
 from coldstart_health.diagnosing import Diagnosing, diagnosing_path, left_over, read_diagnosing
 from coldstart_health.evidence import Evidence, Limits
 from coldstart_health.host_checks import levels
@@ -34,12 +35,14 @@ from coldstart_host.gpu_probe import PROBE_DEADLINE_SECONDS, read_gpus
 from coldstart_host.pci import PciGpu, pci_gpus
 
 if TYPE_CHECKING:
-    from coldstart_health.dcgm import DcgmOutput
+    from coldstart_health.dcgm_run import DcgmOutput
+    from coldstart_host.cuda_copy import CopyResult
 
 T = TypeVar("T")
 
 PRESSURE_DEADLINE_SECONDS = 4.0
 ACTIVE_DEADLINE_SECONDS = 90.0
+THOROUGH_DEADLINE_SECONDS = 20.0
 
 
 def quick_check(
@@ -49,7 +52,7 @@ def quick_check(
     active_deadline_seconds: float = ACTIVE_DEADLINE_SECONDS,
     record: bool = True,
 ) -> HealthReport:
-    """Verdict on this host in under five seconds; `active` adds DCGM's level 1 with a budget of its own.
+    """Verdict on this host in under five seconds; `active` puts the GPUs to work, in a budget of its own.
 
     Without `record` nothing is written: neither this boot's GPUs nor the quarantine.
     """
@@ -69,11 +72,11 @@ def gather(
     run = HealthRun(config)
     pressure = _InBackground(lambda: read_pressure(_folders(config)))
     run.expectation()
-    run.read_gpus()
+    run.read_gpus(thorough=active)
     run.read_host()
     run.take_pressure(pressure)
     if active:
-        run.diagnose(deadline_seconds=active_deadline_seconds)
+        run.exercise(deadline_seconds=active_deadline_seconds)
     if record:
         run.record_sample()
         run.record()
@@ -99,7 +102,8 @@ class HealthRun:
         self._previous: Sample | None = None
         self._diagnosing: Diagnosing | None = None
         self._orphans: tuple[int, ...] = ()
-        self._dcgm: DcgmOutput | None = None
+        self._dcgm: tuple[DcgmOutput, ...] = ()
+        self._copies: tuple[CopyResult, ...] = ()
 
     def evidence(self) -> Evidence:
         return Evidence(
@@ -116,6 +120,7 @@ class HealthRun:
             diagnosing=self._diagnosing,
             orphans=self._orphans,
             dcgm=self._dcgm,
+            copies=self._copies,
             notes=tuple(self._notes),
             duration_seconds=time.monotonic() - self._started,
         )
@@ -136,10 +141,11 @@ class HealthRun:
         elif self._known is not None:
             self._expected = Expectation(len(self._known.gpus), "last recorded boot", explicit=False)
 
-    def read_gpus(self) -> NvmlReading:
-        """Ask NVML in a process of its own, and the PCI bus."""
+    def read_gpus(self, *, thorough: bool = False) -> NvmlReading:
+        """Ask NVML in a process of its own, and the PCI bus; `thorough` also has the InfoROM verified."""
+        deadline = THOROUGH_DEADLINE_SECONDS if thorough else PROBE_DEADLINE_SECONDS
         with self._check("nvml"):
-            self._reading = read_gpus(deadline_seconds=PROBE_DEADLINE_SECONDS)
+            self._reading = read_gpus(deadline_seconds=deadline, thorough=thorough)
             self._bus = pci_gpus()
             self._fabric = read_fabric()
         return self._reading
@@ -157,18 +163,32 @@ class HealthRun:
         with self._check("pressure"):
             self._pressure = sample.result(PRESSURE_DEADLINE_SECONDS)
 
-    def diagnose(self, *, deadline_seconds: float) -> None:
-        """DCGM's software checks; nothing to do on a host without GPUs."""
-        from coldstart_health.dcgm import run_dcgmi
-
+    def exercise(self, *, deadline_seconds: float) -> None:
+        """DCGM's software checks, or a copy to each GPU and back where DCGM is not installed."""
         if self.evidence().no_gpus:
             return
-        with self._check("dcgm"):
-            self._dcgm = run_dcgmi(self._config, level=1, deadline_seconds=deadline_seconds)
+        if not is_installed("dcgmi", self._config.text("programs.dcgmi")):
+            self._copy(deadline_seconds)
+            return
+        from coldstart_health.dcgm_run import discover, run_dcgmi
 
-    def add_diagnosis(self, output: DcgmOutput) -> None:
-        self._dcgm = output
-        self._checks.append(CheckRun("dcgm", output.duration_seconds))
+        with self._check("dcgm"):
+            known = discover(self._config)
+            output = run_dcgmi(self._config, level=1, deadline_seconds=deadline_seconds, known=known)
+            self._dcgm = (output,)
+
+    def _copy(self, deadline_seconds: float) -> None:
+        from coldstart_host.cuda_copy import copy_to_gpus
+
+        # CUDA does not see a GPU that is split as a whole
+        whole = [gpu.pci_bus_id for gpu in self._reading.gpus if gpu.pci_bus_id and not gpu.mig_enabled]
+        with self._check("cuda"):
+            self._copies = copy_to_gpus(whole, deadline_seconds=deadline_seconds) if whole else ()
+
+    def add_diagnosis(self, outputs: Sequence[DcgmOutput]) -> None:
+        """The runs of a diagnosis made elsewhere."""
+        self._dcgm = tuple(outputs)
+        self._checks.append(CheckRun("dcgm", sum(output.duration_seconds for output in outputs)))
 
     def record_sample(self) -> None:
         """What this run measured, for the next one: two samples in a row decide."""
@@ -202,6 +222,8 @@ class HealthRun:
             yield
         except ColdstartError as error:
             problem = error
+        # a check that is made again counts as made last
+        self._checks = [check for check in self._checks if check.name != name]
         self._checks.append(CheckRun(name, time.monotonic() - started, problem))
 
 

@@ -34,6 +34,7 @@ _OPTIONAL_TESTS = frozenset(
         "ncclallreduce",
     }
 )
+_VERSION_MISMATCH = -12
 _EMBEDDED = "unable to establish a connection to the specified host"
 
 
@@ -70,10 +71,16 @@ def read_output(output: DcgmOutput, gpus: Sequence[GpuFacts]) -> Diagnosis:
         partly = tuple(_failures(document, names)) if document else ()
         return Diagnosis((*_cut(output, names), *partly, *output.kept), {}, None, output.duration_seconds)
     words = last_lines(output.text.encode()) if document is None else ""
-    words = "; ".join(part for part in (words or output.words, output.versions) if part)
     findings = judge(
-        document, status=output.status, level=output.level, names=names, words=words, wanted=output.wanted
+        document,
+        status=output.status,
+        level=output.level,
+        names=names,
+        words=words or output.words,
+        wanted=output.wanted,
     )
+    if output.versions:
+        findings = tuple(_with_versions(finding, output.versions) for finding in findings)
     numbers = document.gpus if document else ()
     labels = {names.subject(document, number): names.label(document, number) for number in numbers}
     version = document.version if document else None
@@ -88,6 +95,12 @@ def wants_retest(diagnosis: Diagnosis) -> bool:
     )
 
 
+def _with_versions(finding: Finding, versions: str) -> Finding:
+    if finding.reason != RETURN_CODES[_VERSION_MISMATCH].reason:
+        return finding
+    return replace(finding, evidence=f"{finding.evidence}: {versions}")
+
+
 def _after_retest(first: Diagnosis, again: Diagnosis) -> Diagnosis:
     """What did not come again is told, and counts no more; what could not be tested again stays."""
     if any(finding.verdict is Verdict.UNKNOWN for finding in again.findings):
@@ -96,7 +109,9 @@ def _after_retest(first: Diagnosis, again: Diagnosis) -> Diagnosis:
     return replace(
         first,
         findings=tuple(
-            replace(finding, verdict=Verdict.OK, evidence=f"once, and not again when repeated: {finding.evidence}")
+            replace(
+                finding, verdict=Verdict.OK, evidence=f"once, and not again when repeated: {finding.evidence}"
+            )
             if finding.reason in RETESTED and (finding.reason, finding.subject) not in repeated
             else finding
             for finding in first.findings
@@ -128,7 +143,11 @@ class Names:
         serial = (document.serials or {}).get(number) if document else None
         for matches in (
             [gpu for gpu in self.gpus if listed and listed.uuid and gpu.uuid == listed.uuid],
-            [gpu for gpu in self.gpus if listed and listed.pci_bus_id and gpu.pci_bus_id == listed.pci_bus_id],
+            [
+                gpu
+                for gpu in self.gpus
+                if listed and listed.pci_bus_id and gpu.pci_bus_id == listed.pci_bus_id
+            ],
             [gpu for gpu in self.gpus if serial and gpu.serial == serial],
         ):
             if len(matches) == 1:
@@ -258,6 +277,8 @@ def _without_document(status: int, words: str) -> Finding:
     if status == 0:
         evidence = f"dcgmi printed no diagnosis{_quoted(words)}"
         return _host("dcgm_output_unreadable", Verdict.UNKNOWN, evidence, "dcgmi -v")
+    if _code_in(words, status) == _VERSION_MISMATCH:
+        return _exit(_VERSION_MISMATCH + 256, words)
     if re.search(r"host ?engine", words, re.IGNORECASE):
         return _host("dcgm_engine_down", Verdict.UNKNOWN, words, "systemctl restart nvidia-dcgm")
     return _exit(status, words)
@@ -275,7 +296,12 @@ def _runtime_error(text: str, status: int) -> Finding:
 
 
 def _code_in(text: str, status: int) -> int:
-    for pattern, code in ((r"NVVS binary was not found", -52), (r"homogen", -23), (r"paused", -54)):
+    for pattern, code in (
+        (r"NVVS binary was not found", -52),
+        (r"homogen", -23),
+        (r"paused", -54),
+        (r"version mismatch", _VERSION_MISMATCH),
+    ):
         if re.search(pattern, text, re.IGNORECASE):
             return code
     return status - 256

@@ -73,11 +73,12 @@ def run_dcgmi(
     wanted: Sequence[int] = (),
     known: Sequence[DcgmGpu] = (),
     number: int = 0,
+    repeats: int | None = None,
 ) -> DcgmOutput:
     """Run one level on all GPUs, or on those `wanted`. Raises where dcgmi is not there."""
     program = find_program("dcgmi", config.text("programs.dcgmi"))
     selection = ["-i", ",".join(map(str, wanted))] if wanted else []
-    asked = DcgmOutput(level, None, "", "", 0.0, wanted=tuple(wanted), known=tuple(known))
+    asked = DcgmOutput(level, None, "", "", 0.0, wanted=tuple(wanted), known=tuple(known), repeats=repeats)
     try:
         completed = run(
             [program, "diag", "-r", str(level), "-j", *selection],
@@ -116,7 +117,7 @@ def interrupted_run(level: int, wanted: Sequence[int], known: Sequence[DcgmGpu])
 
 
 def discover(config: Config) -> tuple[DcgmGpu, ...]:
-    """The GPUs that DCGM sees, by its own numbers; empty where it does not answer: the diagnosis will say why."""
+    """The GPUs that DCGM sees, by its own numbers; empty where it does not answer: its diagnosis says why."""
     program = find_program("dcgmi", config.text("programs.dcgmi"))
     try:
         completed = run(
@@ -149,7 +150,9 @@ def parse_discovery(text: str) -> tuple[DcgmGpu, ...]:
 
 
 def _speaks_of_versions(completed: Completed) -> bool:
-    return completed.status == _MISMATCH or b"version mismatch" in (completed.stdout + completed.stderr).lower()
+    return (
+        completed.status == _MISMATCH or b"version mismatch" in (completed.stdout + completed.stderr).lower()
+    )
 
 
 def _versions(program: str) -> str | None:

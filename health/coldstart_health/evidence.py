@@ -16,7 +16,8 @@ from coldstart_host.gpu import NvmlReading
 from coldstart_host.pci import PciGpu
 
 if TYPE_CHECKING:
-    from coldstart_health.dcgm import DcgmOutput
+    from coldstart_health.dcgm_run import DcgmOutput
+    from coldstart_host.cuda_copy import CopyResult
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Limits:
 class Evidence:
     """Facts without an opinion. `checks` are those asked for, each with its error where it was not made.
 
+    `dcgm` holds every run of one diagnosis, `copies` the CUDA copies made instead.
     `previous` is the host's last sample; `orphans` are processes that an earlier diagnosis left.
     `notes` are findings of the gathering itself, such as a record that could not be written.
     """
@@ -47,7 +49,8 @@ class Evidence:
     previous: Sample | None = None
     diagnosing: Diagnosing | None = None
     orphans: tuple[int, ...] = ()
-    dcgm: DcgmOutput | None = None
+    dcgm: tuple[DcgmOutput, ...] = ()
+    copies: tuple[CopyResult, ...] = ()
     notes: tuple[Finding, ...] = ()
     duration_seconds: float = 0.0
 

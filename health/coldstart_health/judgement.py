@@ -43,6 +43,7 @@ def judge(evidence: Evidence) -> HealthReport:
         cuda_version=evidence.reading.cuda_version,
         dcgm_version=diagnosis.version if diagnosis else None,
         pressure=evidence.pressure,
+        copies=evidence.copies,
         fabric=has_fabric(evidence.reading.gpus, evidence.fabric),
     )
 
@@ -67,21 +68,26 @@ def _findings(
     if evidence.clock:
         yield from clock_findings(evidence.clock, evidence.previous)
     yield from diagnosing_findings(evidence.diagnosing, evidence.orphans)
+    if evidence.copies:
+        from coldstart_health.cuda_checks import copy_findings
+
+        yield from copy_findings(evidence.copies, gpus)
     if diagnosis:
         yield from diagnosis.findings
 
 
 def _diagnosis(evidence: Evidence) -> tuple[Diagnosis | None, tuple[CheckRun, ...]]:
     """DCGM's word; where its output says that it cannot or may not run, the check was not made."""
-    if evidence.dcgm is None:
+    if not evidence.dcgm:
         return None, evidence.checks
-    from coldstart_health.dcgm import read_output
+    from coldstart_health.dcgm import read_outputs
 
     readable = [gpu for gpu in evidence.reading.gpus if gpu.readable]
     try:
-        return read_output(evidence.dcgm, readable), evidence.checks
+        return read_outputs(evidence.dcgm, readable), evidence.checks
     except ColdstartError as error:
-        failed = CheckRun("dcgm", evidence.dcgm.duration_seconds, error)
+        duration = sum(output.duration_seconds for output in evidence.dcgm)
+        failed = CheckRun("dcgm", duration, error)
         return None, (*(check for check in evidence.checks if check.name != "dcgm"), failed)
 
 

@@ -107,7 +107,7 @@ def _facts(evidence: Evidence, report: HealthReport, run: Run) -> RunFacts:
     return RunFacts(
         began=run.began,
         ended=now(),
-        level=evidence.dcgm.level if evidence.dcgm is not None else 0,
+        level=evidence.dcgm[0].level if evidence.dcgm else 0,
         proves=told and made and certain,
         counted=told and reading.complete,
         missing=any(finding.reason == "gpu_missing" for finding in report.findings),

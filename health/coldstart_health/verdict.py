@@ -8,6 +8,7 @@ from enum import IntEnum
 
 from coldstart_cli.errors import ColdstartError, ExitCode
 from coldstart_health.pressure import HostPressure
+from coldstart_host.cuda_copy import CopyResult
 from coldstart_host.gpu import GpuFacts
 
 HOST = "host"
@@ -93,6 +94,7 @@ class HealthReport:
     dcgm_version: str | None = None
     pressure: HostPressure | None = None
     fabric: bool = False
+    copies: tuple[CopyResult, ...] = ()
 
     @property
     def overall(self) -> Verdict:

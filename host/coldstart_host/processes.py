@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+from coldstart_cli.process import start_ticks
+
 _PROC = Path("/proc")
 _COMM_LENGTH = 15  # what the kernel keeps of a program's name
 
@@ -16,7 +18,8 @@ def processes_named(*names: str) -> tuple[int, ...]:
     for folder in _PROC.iterdir():
         if folder.name.isdecimal():
             with suppress(OSError):
-                if (folder / "comm").read_text("utf-8", "replace").rstrip("\n") in short:
+                named = (folder / "comm").read_text("utf-8", "replace").rstrip("\n") in short
+                if named and start_ticks(int(folder.name)):
                     found.append(int(folder.name))
     return tuple(sorted(found))
 

@@ -119,7 +119,7 @@ def test_components_do_not_print_or_exit() -> None:
 
 
 # modules that are programs of their own, started with `python -m`: their stdout is what their parent reads
-PROGRAMS = ("coldstart_host/gpu_probe.py:", "coldstart_fs/serving.py:")
+PROGRAMS = ("coldstart_host/gpu_probe.py:", "coldstart_host/cuda_copy_probe.py:", "coldstart_fs/serving.py:")
 
 
 def test_commands_leave_printing_to_the_printer_and_exiting_to_errors() -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from coldstart_cli.files import exclusive_lock
-from conftest import Coldstart, Result, shared_data
+from conftest import Coldstart, Result, shared_data, wait_until
 from stand_ins.gpu_driver import Dcgmi, GpuDriver
 
+GPU_SOURCES = {"nvml", "inventory", "fabric", "dcgm", "deep"}
+UUID = "GPU-00000000-0000-0000-0000-00000000000{}"
 ISOLATED = "health/dcgmi-handwritten/v4.1-isolate-one-of-two.json"
 
 
@@ -38,6 +45,10 @@ def document(result: Result) -> dict[str, Any]:
     return content
 
 
+def reasons(content: dict[str, Any]) -> list[str]:
+    return [finding["reason"] for finding in content["findings"] if finding["source"] in GPU_SOURCES]
+
+
 def test_an_isolated_gpu_is_named_by_uuid_and_the_other_stays_ok(
     coldstart: Coldstart, driver: GpuDriver, dcgmi: Dcgmi
 ) -> None:
@@ -47,7 +58,7 @@ def test_an_isolated_gpu_is_named_by_uuid_and_the_other_stays_ok(
     content = document(result)
     assert [(gpu["subject"][-1], gpu["verdict"]) for gpu in content["gpus"]] == [("0", "ok"), ("1", "drain")]
     assert content["dcgm_version"] == "4.1.1"
-    assert [finding["reason"] for finding in content["findings"]] == ["faulty_memory"]
+    assert reasons(content) == ["faulty_memory"]
     assert dcgmi.calls == ["diag -r 3 -j"]
 
 
@@ -145,7 +156,7 @@ def test_a_dcgmi_that_hangs_ends_at_the_deadline(
 ) -> None:
     result = deep(coldstart, driver.environment | dcgmi.hangs(), "--timeout", "1", "--json")
     assert result.status == 3
-    assert [finding["reason"] for finding in document(result)["findings"]] == ["probe_hang"]
+    assert reasons(document(result)) == ["probe_hang"]
 
 
 def test_what_nvml_knows_outweighs_a_diagnosis_that_passed(
@@ -156,3 +167,150 @@ def test_what_nvml_knows_outweighs_a_diagnosis_that_passed(
     result = deep(coldstart, driver.environment | dcgmi.prints(output))
     assert result.status == 3
     assert "reboot: recovery_reboot" in result.stderr
+
+
+def passes(*gpus: int) -> str:
+    """A 4.x document in which every test of these GPUs passed."""
+    return diagnosed({gpu: {"status": "Pass"} for gpu in gpus})
+
+
+def diagnosed(results: dict[int, dict[str, Any]]) -> str:
+    entities = [{"entity_group": "GPU", "entity_id": gpu, **found} for gpu, found in results.items()]
+    tests = [{"name": "memory", "results": entities}]
+    return json.dumps(
+        {
+            "DCGM Diagnostic": {"test_categories": [{"category": "Hardware", "tests": tests}]},
+            "metadata": {"version": "4.6.0"},
+        }
+    )
+
+
+FAULTY = {"status": "Fail", "warnings": [{"warning": "faulty", "error_id": 52}]}
+HOT = {"status": "Fail", "warnings": [{"warning": "thermal violation", "error_id": 41}]}
+
+
+def two_models(driver: GpuDriver, dcgmi: Dcgmi) -> None:
+    driver.control("* count 4", "2 model 1", "3 model 1")
+    models = ("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3", "A100", "A100")
+    list_models(dcgmi, *models)
+
+
+def list_models(dcgmi: Dcgmi, *models: str) -> None:
+    dcgmi.discovers(
+        *(
+            (model, f"00000000:{0x1A + number:X}:00.0", UUID.format(number))
+            for number, model in enumerate(models)
+        )
+    )
+
+
+def test_each_model_is_diagnosed_by_itself(coldstart: Coldstart, driver: GpuDriver, dcgmi: Dcgmi) -> None:
+    two_models(driver, dcgmi)
+    dcgmi.answers(passes(0, 1))
+    dcgmi.answers(diagnosed({2: {"status": "Pass"}, 3: FAULTY}), status=205)
+    result = deep(coldstart, driver.environment | dcgmi.environment, "--json")
+    assert dcgmi.calls == ["diag -r 3 -j -i 0,1", "diag -r 3 -j -i 2,3"]
+    assert result.status == 3, result.stderr
+    assert [gpu["verdict"] for gpu in document(result)["gpus"]] == ["ok", "ok", "ok", "drain"]
+    kept = Path(coldstart.environment["COLDSTART_STATE_DIR"]) / "health"
+    assert (kept / "dcgmi-diag.out").read_text() == passes(0, 1)
+    assert "faulty" in (kept / "dcgmi-diag.1.out").read_text()
+    assert json.loads((kept / "deep.json").read_text())["verdict"] == "drain"
+
+
+def test_heat_is_looked_at_again_and_counts_when_it_comes_twice(
+    coldstart: Coldstart, driver: GpuDriver, dcgmi: Dcgmi
+) -> None:
+    list_models(dcgmi, "H100", "H100")
+    for again, status, verdict in ((passes(0, 1), 0, "ok"), (diagnosed({0: HOT, 1: HOT}), 226, "degraded")):
+        dcgmi.answers(diagnosed({0: HOT, 1: {"status": "Pass"}}), status=226)
+        dcgmi.answers(again, status=status)
+        result = deep(coldstart, driver.environment | dcgmi.environment, "--json")
+        assert result.status == 0, result.stderr
+        assert document(result)["gpus"][0]["verdict"] == verdict
+    assert len(dcgmi.calls) == 4
+
+
+def in_background(
+    coldstart: Coldstart, environment: dict[str, str], *arguments: str
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [coldstart.program, "health", "deep", *arguments],
+        env=coldstart.environment | environment,
+        cwd=coldstart.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def quick_verdicts(coldstart: Coldstart, driver: GpuDriver) -> tuple[int, list[str], list[str]]:
+    limits = {"COLDSTART_HEALTH_WARN_PERCENT": "1000", "COLDSTART_HEALTH_FAIL_PERCENT": "1000"}
+    result = coldstart("health", "quick", "--json", environment=driver.environment | limits)
+    content = json.loads(result.stdout)
+    return result.status, [gpu["verdict"] for gpu in content["gpus"]], reasons(content)
+
+
+def test_while_it_runs_its_gpus_are_out_of_the_pool_and_a_crash_gives_them_back(
+    coldstart: Coldstart, driver: GpuDriver, dcgmi: Dcgmi
+) -> None:
+    process = in_background(coldstart, driver.environment | dcgmi.hangs())
+    try:
+        wait_until((dcgmi.folder / "pids").exists, "the diagnosis to run")
+        assert quick_verdicts(coldstart, driver) == (3, ["unknown", "unknown"], ["diagnosing", "diagnosing"])
+        process.kill()
+        process.wait()
+        assert quick_verdicts(coldstart, driver)[:2] == (0, ["ok", "ok"])
+    finally:
+        process.kill()
+        process.communicate()
+        for pid in dcgmi.pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_interrupted_it_keeps_what_finished_and_the_rest_is_unknown(
+    coldstart: Coldstart, driver: GpuDriver, dcgmi: Dcgmi
+) -> None:
+    two_models(driver, dcgmi)
+    dcgmi.answers(diagnosed({0: FAULTY, 1: {"status": "Pass"}}), status=205)
+    process = in_background(coldstart, driver.environment | dcgmi.hangs(2))
+    wait_until((dcgmi.folder / "pids").exists, "the second diagnosis to run")
+    process.terminate()
+    assert process.wait(timeout=60) == 143
+    process.communicate()
+    state = Path(coldstart.environment["COLDSTART_STATE_DIR"]) / "health"
+    saved = json.loads((state / "deep.json").read_text())
+    assert [gpu["verdict"] for gpu in saved["gpus"]] == ["drain", "ok", "unknown", "unknown"]
+    aborted, mixed = ["diagnosis_aborted"] * 2, ["mixed_models"] * 2
+    assert sorted(reasons(saved)) == [*aborted, "faulty_memory", *mixed]
+    run = Path(coldstart.environment["COLDSTART_RUN_DIR"]) / "health"
+    assert not (run / "diagnosing.json").exists()
+
+
+def test_a_diagnosis_that_somebody_else_started_is_not_disturbed(
+    coldstart: Coldstart, driver: GpuDriver, dcgmi: Dcgmi, tmp_path: Path
+) -> None:
+    program = tmp_path / "nvvs"
+    shutil.copy(shutil.which("sleep") or "/bin/sleep", program)
+    other = subprocess.Popen([program, "60"])
+    try:
+        wait_until(lambda: Path(f"/proc/{other.pid}/comm").read_text() == "nvvs\n", "nvvs to have its name")
+        result = deep(coldstart, driver.environment | dcgmi.hangs())
+    finally:
+        other.kill()
+        other.wait()
+    assert result.status == 75
+    assert f"another diagnosis is running: pid {other.pid}" in result.stderr
+    assert dcgmi.calls == []
+
+
+def test_an_inforom_that_does_not_verify_is_found(
+    coldstart: Coldstart, driver: GpuDriver, dcgmi: Dcgmi
+) -> None:
+    driver.control("* count 2", "1 error DeviceValidateInforom 14")
+    list_models(dcgmi, "H100", "H100")
+    dcgmi.answers(passes(0, 1))
+    result = deep(coldstart, driver.environment | dcgmi.environment, "--json")
+    assert [gpu["verdict"] for gpu in document(result)["gpus"]] == ["ok", "drain"]
+    assert reasons(document(result)) == ["inforom_corrupt"]

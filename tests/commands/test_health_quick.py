@@ -103,12 +103,39 @@ def test_a_hung_driver_answers_unknown(coldstart: Coldstart, driver: GpuDriver) 
     assert content["duration_seconds"] < 5
 
 
-def test_active_without_dcgm_is_unavailable_with_the_remedy(coldstart: Coldstart, driver: GpuDriver) -> None:
-    result = quick(coldstart, driver, "--active", COLDSTART_PROGRAMS_DCGMI="no-such-dcgmi")
+def test_active_without_dcgm_copies_a_pattern_to_every_gpu_and_back(
+    coldstart: Coldstart, driver: GpuDriver
+) -> None:
+    # a bus that the memory of this machine, which plays the GPU's, can keep up with
+    slow_bus = "* pcie_generation_max 1"
+    without = {"COLDSTART_PROGRAMS_DCGMI": "no-such-dcgmi"}
+    driver.control("* count 2", slow_bus)
+    result = quick(coldstart, driver, "--active", "--json", **without)
+    assert result.status == 0, result.stderr
+    content = document(result)
+    assert reasons(content) == []
+    assert {check["name"] for check in content["checks"]} >= {"nvml", "cuda", "pressure"}
+    assert all(copy["to_device_bytes_per_second"] > 0 for copy in content["copies"])
+    driver.control("* count 2", slow_bus, "1 cuda_wrong_bytes 1")
+    result = quick(coldstart, driver, "--active", "--json", **without)
+    assert result.status == 3
+    assert reasons(document(result)) == ["copy_mismatch"]
+
+
+def test_active_with_neither_dcgm_nor_cuda_is_unavailable_with_the_remedy(
+    coldstart: Coldstart, driver: GpuDriver, tmp_path: Path
+) -> None:
+    if has_real_driver():
+        pytest.skip("this host has NVIDIA's driver")
+    only_nvml = tmp_path / "only-nvml"
+    only_nvml.mkdir()
+    library = Path(driver.environment["LD_LIBRARY_PATH"]) / "libnvidia-ml.so.1"
+    (only_nvml / library.name).symlink_to(library)
+    without = {"COLDSTART_PROGRAMS_DCGMI": "no-such-dcgmi", "LD_LIBRARY_PATH": str(only_nvml)}
+    result = quick(coldstart, driver, "--active", **without)
     assert result.status == 69
-    assert "dcgm_not_checked" in result.stdout
-    assert "coldstart: error: program is not installed: no-such-dcgmi" in result.stderr
-    assert "hint: install NVIDIA DCGM" in result.stderr
+    assert "cuda_not_checked" in result.stdout
+    assert "coldstart: error: cannot use CUDA: libcuda.so.1" in result.stderr
 
 
 def test_a_sick_gpu_outweighs_an_absent_dcgm(coldstart: Coldstart, driver: GpuDriver) -> None:

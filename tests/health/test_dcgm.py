@@ -12,9 +12,19 @@ import pytest
 
 from coldstart_cli import config as configuration
 from coldstart_cli.errors import BusyError, ColdstartError, UnavailableError
-from coldstart_health.dcgm import diagnose, judge, raw_output_path
+from coldstart_health.dcgm import Diagnosis, Names, judge, read_output, read_outputs, wants_retest
 from coldstart_health.dcgm_document import parse
 from coldstart_health.dcgm_errors import judge_error
+from coldstart_health.dcgm_run import (
+    DcgmGpu,
+    DcgmOutput,
+    Ending,
+    discover,
+    interrupted_run,
+    parse_discovery,
+    raw_output_path,
+    run_dcgmi,
+)
 from coldstart_health.verdict import Finding, Verdict, worst
 from coldstart_host.gpu import GpuFacts
 from conftest import shared_data, wait_until
@@ -100,7 +110,12 @@ RECORDED: dict[str, tuple[int, int, Expected]] = {
 
 
 def judged(output: str, *, level: int, status: int, gpus: tuple[GpuFacts, ...] = ()) -> tuple[Finding, ...]:
-    return judge(parse(output), status=status, level=level, gpus=gpus, words=output[:200])
+    return judge(parse(output), status=status, level=level, names=Names((), gpus), words=output[:200])
+
+
+def diagnose(level: int, deadline_seconds: float, gpus: tuple[GpuFacts, ...] = ()) -> Diagnosis:
+    output = run_dcgmi(configuration.load(), level=level, deadline_seconds=deadline_seconds)
+    return read_output(output, gpus)
 
 
 def brief(findings: tuple[Finding, ...]) -> Expected:
@@ -291,7 +306,7 @@ def test_what_dcgmi_printed_is_kept_whole(
     output.write_text("a line first\n" + diagnosis(result(0, "Pass"), result(1, "Pass")))
     set_environment(monkeypatch, dcgmi.prints(output))
     config = configuration.load()
-    done = diagnose(config, level=2, deadline_seconds=30, gpus=())
+    done = diagnose(2, 30)
     assert (done.findings, done.version) == ((), "4.6.0")
     assert done.labels == {"dcgm:0": "GPU 0", "dcgm:1": "GPU 1"}
     assert dcgmi.calls == ["diag -r 2 -j"]
@@ -302,7 +317,7 @@ def test_a_dcgmi_that_hangs_is_killed_with_its_children(
     dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_environment(monkeypatch, dcgmi.hangs())
-    done = diagnose(configuration.load(), level=3, deadline_seconds=1, gpus=())
+    done = diagnose(3, 1)
     assert brief(done.findings) == [("probe_hang", Verdict.UNKNOWN, "host")]
     assert done.findings[0].evidence == "dcgmi diag -r 3: no end after 1 s, killed"
     for pid in dcgmi.pids:
@@ -319,7 +334,7 @@ def alive(pid: int) -> bool:
 def test_an_absent_dcgmi_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLDSTART_PROGRAMS_DCGMI", "/nowhere/dcgmi")
     with pytest.raises(UnavailableError, match="/nowhere/dcgmi") as caught:
-        diagnose(configuration.load(), level=1, deadline_seconds=5, gpus=())
+        diagnose(1, 5)
     assert "datacenter-gpu-manager" in (caught.value.hint or "")
 
 
@@ -331,5 +346,139 @@ def test_a_state_folder_that_cannot_be_written_costs_only_the_record(
     output.write_text(diagnosis(result(0, "Pass"), result(1, "Pass")))
     set_environment(monkeypatch, dcgmi.prints(output))
     monkeypatch.setenv("COLDSTART_STATE_DIR", "/proc/no-such-folder")
-    done = diagnose(configuration.load(), level=2, deadline_seconds=30, gpus=())
+    done = diagnose(2, 30)
     assert brief(done.findings) == [("dcgm_output_not_kept", Verdict.OK, "host")]
+
+
+def test_dcgms_numbers_are_those_of_its_own_list_whatever_nvml_calls_them() -> None:
+    gpus = (
+        GpuFacts(0, uuid="GPU-a", pci_bus_id="0000:1a:00.0"),
+        GpuFacts(1, uuid="GPU-b", pci_bus_id="0000:1b:00.0"),
+    )
+    by_uuid = (DcgmGpu(0, uuid="GPU-b"), DcgmGpu(1, uuid="GPU-a"))
+    by_bus = (DcgmGpu(0, pci_bus_id="0000:1b:00.0"), DcgmGpu(1, pci_bus_id="0000:1a:00.0"))
+    text = diagnosis(result(0, "Fail"), result(1, "Pass"))
+    for known in (by_uuid, by_bus):
+        done = read_output(DcgmOutput(2, 226, text, "", 1.0, known=known), gpus)
+        assert brief(done.findings) == [("dcgm_test_failed", Verdict.DRAIN, "GPU-b")]
+        assert done.labels == {"GPU-b": "GPU 1", "GPU-a": "GPU 0"}
+
+
+def test_a_gpu_that_only_dcgm_sees_keeps_its_uuid() -> None:
+    known = (DcgmGpu(0, uuid="GPU-x"), DcgmGpu(1, uuid="GPU-y"))
+    text = diagnosis(result(0, "Fail"), result(1, "Pass"))
+    done = read_output(DcgmOutput(2, 226, text, "", 1.0, known=known), ())
+    assert [finding.subject for finding in done.findings] == ["GPU-x"]
+
+
+def test_gpus_that_were_asked_for_and_not_tested_are_unknown_and_strangers_are_told() -> None:
+    known = tuple(DcgmGpu(number, uuid=f"GPU-{number}") for number in range(4))
+    text = diagnosis(result(0, "Pass"), result(3, "Pass"), serials=())
+    done = read_output(DcgmOutput(2, 0, text, "", 1.0, wanted=(0, 1), known=known), ())
+    assert brief(done.findings) == [
+        ("gpu_not_tested", Verdict.UNKNOWN, "GPU-1"),
+        ("gpu_not_requested", Verdict.OK, "host"),
+    ]
+
+
+def test_a_fault_that_was_printed_before_the_deadline_counts_beside_it(
+    dcgmi: Dcgmi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = diagnosis(result(0, "Fail", warnings=[{"warning": "x", "error_id": 52}]), result(1, "Pass"))
+    done = read_output(DcgmOutput(2, None, text, "no end", 1.0, ending=Ending.DEADLINE), ())
+    assert brief(done.findings) == [
+        ("probe_hang", Verdict.UNKNOWN, "host"),
+        ("faulty_memory", Verdict.DRAIN, "dcgm:0"),
+    ]
+    cut = read_output(DcgmOutput(2, None, text[:-40], "no end", 1.0, ending=Ending.DEADLINE), ())
+    assert brief(cut.findings) == [("probe_hang", Verdict.UNKNOWN, "host")]
+
+
+def test_an_interrupted_run_leaves_its_gpus_unknown() -> None:
+    known = (DcgmGpu(0, uuid="GPU-a"), DcgmGpu(1, uuid="GPU-b"))
+    done = read_output(interrupted_run(3, (1,), known), ())
+    assert brief(done.findings) == [("diagnosis_aborted", Verdict.UNKNOWN, "GPU-b")]
+    assert done.findings[0].action == "coldstart health deep --level 3"
+
+
+def hot(gpu: int) -> dict[str, Any]:
+    return result(gpu, "Fail", warnings=[{"warning": "thermal violation", "error_id": 41}])
+
+
+@pytest.mark.parametrize(
+    ("again", "status", "verdict"),
+    [
+        ([result(0, "Pass"), result(1, "Pass")], 0, Verdict.OK),
+        ([hot(0), result(1, "Pass")], 226, Verdict.DEGRADED),
+        ([result(0, "Skip"), result(1, "Skip")], 0, Verdict.DEGRADED),
+    ],
+)
+def test_heat_counts_when_it_comes_again(again: list[dict[str, Any]], status: int, verdict: Verdict) -> None:
+    first = DcgmOutput(2, 226, diagnosis(hot(0), result(1, "Pass")), "", 1.0)
+    second = DcgmOutput(2, status, diagnosis(*again), "", 1.0, repeats=0)
+    assert wants_retest(read_output(first, ()))
+    found = {finding.reason: finding.verdict for finding in read_outputs([first, second], ()).findings}
+    assert found["thermal_violation"] is verdict
+
+
+def test_what_is_no_reading_of_the_moment_is_not_repeated() -> None:
+    text = diagnosis(result(0, "Fail", warnings=[{"warning": "x", "error_id": 52}]), result(1, "Pass"))
+    assert not wants_retest(read_output(DcgmOutput(2, 205, text, "", 1.0), ()))
+
+
+def test_the_list_of_dcgm_is_read_with_its_switches_left_aside(
+    dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_environment(monkeypatch, dcgmi.environment)
+    assert discover(configuration.load()) == (), "an engine that does not answer lists nothing"
+    dcgmi.discovers(("H100", "00000000:1B:00.0", "GPU-b"), ("H100", "00000000:1A:00.0", "GPU-a"))
+    assert discover(configuration.load()) == (
+        DcgmGpu(0, "H100", "GPU-b", "0000:1b:00.0"),
+        DcgmGpu(1, "H100", "GPU-a", "0000:1a:00.0"),
+    )
+    assert parse_discovery("rubbish\n| 1 |\n") == ()
+
+
+def test_a_dcgmi_that_is_older_than_its_engine_names_both_versions(
+    dcgmi: Dcgmi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dcgmi.is_of_versions("3.3.5", "4.2.3")
+    dcgmi.answers("", status=244)
+    dcgmi.answers("Error: unable to run the diagnostic: API version mismatch\n", status=253)
+    set_environment(monkeypatch, dcgmi.environment)
+    for _ in range(2):
+        (finding,) = diagnose(2, 30).findings
+        assert (finding.reason, finding.verdict) == ("dcgm_version_mismatch", Verdict.UNKNOWN)
+        assert "dcgmi 3.3.5, host engine 4.2.3" in finding.evidence
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\x00\xff{{{{", "{}", "[1, 2]", '{"DCGM Diagnostic": 5}', "{" * 5000, "Killed\n" * 50000]
+)
+def test_rubbish_is_unknown(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    dcgmi.answers(text)
+    set_environment(monkeypatch, dcgmi.environment)
+    (finding,) = diagnose(2, 30).findings
+    assert finding.verdict is Verdict.UNKNOWN
+    assert raw_output_path(configuration.load().state_folder).stat().st_size <= 1 << 20
+
+
+def test_a_dcgmi_that_crashes_is_unknown_whatever_it_printed(
+    dcgmi: Dcgmi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "out"
+    output.write_text(diagnosis(result(0, "Pass"), result(1, "Pass")))
+    set_environment(monkeypatch, dcgmi.dies(output))
+    (finding,) = diagnose(2, 30).findings
+    assert finding.verdict is Verdict.UNKNOWN
+    assert "139" in finding.evidence
+
+
+def test_the_outputs_of_an_earlier_diagnosis_with_more_runs_go(
+    dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_environment(monkeypatch, dcgmi.environment)
+    config = configuration.load()
+    for number in (0, 1, 2, 0):
+        run_dcgmi(config, level=2, deadline_seconds=30, number=number)
+    assert sorted(path.name for path in (config.state_folder / "health").iterdir()) == ["dcgmi-diag.out"]

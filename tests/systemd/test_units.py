@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from coldstart_health.checks import ACTIVE_DEADLINE_SECONDS
-from coldstart_health.dcgm import LEVEL_DEADLINES_SECONDS
+from coldstart_health.dcgm_run import LEVEL_DEADLINES_SECONDS
 from conftest import REPOSITORY
 
 UNITS = REPOSITORY / "systemd"
