@@ -197,3 +197,35 @@ def test_runtime_folders_stay_as_the_empty_folders_they_are() -> None:
         b"sys",
         b"dev",
     }
+
+
+def test_what_is_left_out_is_counted_by_kind() -> None:
+    layer = (
+        Layer()
+        .file("acl", pax={"SCHILY.acl.access": "user::rw-"})
+        .folder("default", pax={"SCHILY.acl.default": "user::rwx", "SCHILY.acl.access": "user::rwx"})
+        .file("bsdtar", pax={"LIBARCHIVE.xattr.user.a": "AP8B"})
+        .file("both", pax={"LIBARCHIVE.xattr.user.a": "MQ=="}, xattrs={"user.a": b"1"})
+        .file("label", pax={"RHT.security.selinux": "system_u:object_r:bin_t:s0"})
+        .symlink("s", "t", xattrs={"user.a": b"1", "trusted.a": b"2"})
+        .folder("overlay", xattrs={"trusted.overlay.opaque": b"y"})
+        .file("odd", xattrs={"nonsense": b"1", "system.posix_acl_default": b"x"})
+    )
+    tree = LayeredTree()
+    tree.apply(TarReader(ByteStream(iter([layer.content()])), "x"), lambda *_: None, "x")
+    assert tree.left_out == {
+        "access control lists as text": 2,
+        "xattrs in libarchive's form": 1,
+        "SELinux labels in GNU tar's form": 1,
+        "user xattrs of symlinks, devices and FIFOs": 1,
+        "xattrs of overlayfs (trusted.overlay.*)": 1,
+        "xattrs in no namespace that Linux has": 1,
+        "access control lists of files that cannot have them": 1,
+    }
+    assert tree.root.children[b"s"].xattrs == ((b"trusted.a", b"2"),)
+
+
+@pytest.mark.parametrize("value", [b"", b"\x02\0\0", b"\x01\0\0\0", b"\x02\0\0\0" + b"x" * 7])
+def test_access_control_lists_that_cannot_be_read_are_refused(value: bytes) -> None:
+    with pytest.raises(DataError, match="`f` has an access control list that cannot be read"):
+        apply_layers(Layer().file("f", xattrs={"system.posix_acl_access": value}))

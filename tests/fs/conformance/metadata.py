@@ -10,6 +10,9 @@ CAPABILITY = b"\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\
 ACL = bytes.fromhex(
     "02000000 01000600ffffffff 02000400e8030000 04000400ffffffff 10000400ffffffff 20000400ffffffff"
 )
+FOLDER_ACL = bytes.fromhex(
+    "02000000 01000700ffffffff 02000700e8030000 04000500ffffffff 10000700ffffffff 20000700ffffffff"
+)
 DEFAULT_ACL = bytes.fromhex(
     "02000000 01000700ffffffff 02000500e8030000 04000500ffffffff 10000500ffffffff 20000500ffffffff"
 )
@@ -173,6 +176,13 @@ XATTRS = [
     case(
         "a default access control list as xattr",
         _root().folder(b"d", xattrs={b"system.posix_acl_default": DEFAULT_ACL}),
+    ),
+    case(
+        "files in a folder with a default access control list",
+        _root()
+        .folder(b"d", xattrs={b"system.posix_acl_default": DEFAULT_ACL})
+        .file(b"d/f", b"1")
+        .folder(b"d/e"),
     ),
     case(
         "an access control list as text is left out",

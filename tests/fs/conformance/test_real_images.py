@@ -15,11 +15,11 @@ import pytest
 import small_root
 from coldstart_fs.store import Store, open_store
 from conftest import REPOSITORY
+from fs.conformance import metadata
 from fs.conformance.comparison import differences, unpack_layout
 from fs.conformance.references import Containerd, Umoci, program_or_skip
 from image_builder import add_image, begin_layout, image_facts, in_brief, write_index
 
-_CAPABILITY = b"\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 _BASES = Path("/var/tmp/coldstart-clean-roots")  # where tools/clean-root.sh keeps what it bootstrapped
 
 
@@ -62,10 +62,10 @@ def test_a_root_with_python_and_a_heavy_library(workshop: Workshop) -> None:
         pytest.skip("numpy is not installed: it comes with the extra `pool`")
     packages = library / "usr/lib/python3/dist-packages"
     for found in Path(numpy.origin).parents[1].glob("numpy*"):
-        shutil.copytree(found, packages / found.name, symlinks=True)
+        shutil.copytree(found, packages / found.name, symlinks=True, ignore=shutil.ignore_patterns("tests"))
     layout = workshop.folder / "layout"
     begin_layout(layout)
-    descriptor, _ = add_image(layout, [_tar(root), _tar(library)])
+    descriptor, _ = add_image(layout, [_tar(root), _tar(library)], compression="none")
     descriptor["annotations"] = {"org.opencontainers.image.ref.name": "base"}
     write_index(layout, [descriptor])
     _repack(workshop, layout, "base", "changed", _change)
@@ -147,17 +147,19 @@ def _make_odd(root: Path) -> None:
     (root / "srv/setuid").write_bytes(b"x")
     (root / "srv/setuid").chmod(0o6755)
     os.setxattr(root / "srv/setuid", "user.note", b"\0\xff")
-    os.setxattr(root / "srv/server.py", "security.capability", _CAPABILITY)
+    os.setxattr(root / "srv/server.py", "security.capability", metadata.CAPABILITY)
     os.chown(root / "srv/pipe", 1234, 4_000_000_000)
     (root / os.fsdecode(b"srv/\xff\n")).write_bytes(b"odd")
     os.utime(root / "srv/setuid", ns=(0, 1_234_567_890_123_456_789))
+    os.setxattr(root / "srv", "system.posix_acl_access", metadata.FOLDER_ACL)
+    os.setxattr(root / "bin", "system.posix_acl_default", metadata.DEFAULT_ACL)  # an empty folder
     with (root / "srv/sparse").open("wb") as stream:
         stream.truncate(3_000_000)
 
 
 def _change(root: Path) -> None:
     """What a build step does: files go, types change, folders move, links come and go."""
-    shutil.rmtree(root / "usr/lib/python3/dist-packages/numpy/tests", ignore_errors=True)
+    shutil.rmtree(root / "usr/lib/python3/dist-packages/numpy/doc", ignore_errors=True)
     (root / "usr/lib/python3/dist-packages/numpy/version.py").unlink()
     (root / "etc/passwd").unlink()
     (root / "srv/pipe").unlink()
@@ -177,7 +179,7 @@ def _change_system(root: Path) -> None:
     # no file in its place: umoci 0.4.7 then writes whiteouts below it, which containerd refuses
     (root / "etc/debian_version").write_text("changed\n")
     (root / "etc/motd").unlink()
-    os.setxattr(root / "usr/bin/env", "security.capability", _CAPABILITY)
+    os.setxattr(root / "usr/bin/env", "security.capability", metadata.CAPABILITY)
 
 
 def _repack(workshop: Workshop, layout: Path, tag: str, new: str, change: Callable[[Path], None]) -> None:
