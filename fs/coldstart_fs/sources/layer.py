@@ -48,7 +48,7 @@ class LayeredTree:
     @property
     def left_out(self) -> dict[str, int]:
         """What the tree has not got, and how often it was met."""
-        return +self._left_out
+        return dict(self._left_out)
 
     def apply(self, layer: tar.TarReader, keep: Keep, what: str) -> None:
         """Put one layer on top, in one pass over its tar; `what` names it in errors."""
@@ -88,30 +88,32 @@ class _Layer:
 
     def apply(self, layer: tar.TarReader, keep: Keep) -> None:
         for member in layer:
-            path = self._path(member.name)
-            if path and path[-1].startswith(_WHITEOUT) and not self._is_aufs(path):
-                self._apply_whiteout(path, member.name)
-                continue
-            for what in member.not_carried:
-                self._left_out[what] += 1
-            if not path and member.kind != tar.DIRECTORY:
-                raise self._refusal(member.name, "is the root and no folder")
-            aufs = self._is_aufs(path)
-            self._left_out[_AUFS_LEFTOVERS] += aufs
-            if member.kind == tar.LINK:
-                if not aufs:
-                    self._put_link(path, self._path(member.link))
-                continue
-            entry = self._entry(member)
-            if not aufs:
-                self._put(path, entry)
-            elif entry.is_file:  # later hard links may lead to it
-                self._aufs_files[path] = entry
-            else:
-                continue
-            if entry.is_file:
+            entry = self._apply_member(member)
+            if entry is not None and entry.is_file:
                 keep(entry, layer.content(member))
         self._settle_links()
+
+    def _apply_member(self, member: tar.Member) -> Entry | None:
+        """Put a member into the tree; the new inode, if it brings one."""
+        path = self._path(member.name)
+        aufs = _WHITEOUT in member.name and self._is_aufs(path)
+        if path and path[-1].startswith(_WHITEOUT) and not aufs:
+            self._apply_whiteout(path, member.name)
+            return None
+        if not path and member.kind != tar.DIRECTORY:
+            raise self._refusal(member.name, "is the root and no folder")
+        for what in (*member.not_carried, _AUFS_LEFTOVERS) if aufs else member.not_carried:
+            self._left_out[what] += 1
+        if member.kind == tar.LINK:
+            if not aufs:
+                self._put_link(path, self._path(member.link))
+            return None
+        entry = self._entry(member)
+        if not aufs:
+            self._put(path, entry)
+        elif entry.is_file:  # later hard links may lead to it
+            self._aufs_files[path] = entry
+        return entry
 
     def _path(self, name: bytes) -> Path:
         """A name as components below the root: `./`, `/` and `a/..` mean what they always mean."""

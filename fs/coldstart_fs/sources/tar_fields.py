@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from coldstart_fs.index import NANOSECONDS
 
@@ -15,6 +16,7 @@ class FieldError(ValueError):
     """Says what cannot be read; whoever knows the archive makes an error of it."""
 
 
+@lru_cache(8192)  # the same modes, owners and sizes come again and again
 def number(field: bytes, what: str) -> int:
     """Octal between blanks and zero bytes, or GNU's base-256: two's complement below the marker bit."""
     if field[0] & 0x80:
