@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import shutil
 import stat
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,6 +23,9 @@ from coldstart_cli.errors import (
 from coldstart_cli.files import atomic_write, exclusive_lock, fsync_directory, make_directory
 from coldstart_fs.store import MARKER, MARKER_CONTENT, PutReport, check_document
 
+_LOCK = ".lock"
+_SCRATCH = ".writing-"
+
 
 def open_folder(path: Path, *, create: bool) -> FolderStore:
     """The store in a folder; with `create`, one that is not there yet is made at the first writing."""
@@ -35,7 +38,7 @@ def open_folder(path: Path, *, create: bool) -> FolderStore:
                 f"there is no image store: {path}",
                 hint="`coldstart image index` makes one, or pass `--store`",
             ) from None
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if path.exists() and (not path.is_dir() or any(not _is_ours(name) for name in os.listdir(path))):
             raise CannotCreateError(
                 f"not an image store, and not an empty folder: {path}", hint="choose another `--store`"
             ) from None
@@ -160,20 +163,28 @@ class FolderStore:
             raise PermissionNeededError(
                 f"cannot write to image store: {self.path}", hint="run as root, or choose another `--store`"
             )
-        with exclusive_lock(self.path / ".lock", wait_seconds=wait_seconds):
-            # what an indexing left that was killed: we hold the lock, so nobody uses it
-            for stale in self.path.glob(".writing-*"):
-                shutil.rmtree(stale, ignore_errors=True)
+        with exclusive_lock(self.path / _LOCK, wait_seconds=wait_seconds):
+            self._sweep()
             if not (self.path / MARKER).exists():
                 atomic_write(self.path / MARKER, MARKER_CONTENT)
+            # named before it is made: a signal may come at any moment
+            scratch = self.path / f"{_SCRATCH}{os.getpid()}-{secrets.token_hex(4)}"
             try:
-                scratch = Path(tempfile.mkdtemp(dir=self.path, prefix=".writing-"))
-            except OSError as error:
-                raise IoFailure(f"cannot write to image store: {self.path}: {error.strerror}") from error
-            try:
+                try:
+                    scratch.mkdir(mode=0o700)
+                except OSError as error:
+                    raise IoFailure(f"cannot write to image store: {self.path}: {error.strerror}") from error
                 yield scratch
             finally:
-                shutil.rmtree(scratch, ignore_errors=True)
+                _remove(scratch)
+
+    def _sweep(self) -> None:
+        """Remove what a writer left that was killed: we hold the lock, so nobody uses it."""
+        for scratch in self.path.glob(f"{_SCRATCH}*"):
+            shutil.rmtree(scratch, ignore_errors=True)
+        # of files that are replaced whole
+        for temporary in (*self.path.glob(".*.tmp"), *(self.path / "refs").rglob(".*.tmp")):
+            temporary.unlink(missing_ok=True)
 
     def _place(self, key: str) -> Path:
         return self.path / key
@@ -200,6 +211,19 @@ class FolderStore:
             if error.errno in {errno.EACCES, errno.EPERM}:
                 raise PermissionNeededError(f"cannot read `{place}`", hint="run as root") from error
             raise IoFailure(f"cannot read `{place}`: {error.strerror}") from error
+
+
+def _is_ours(name: str) -> bool:
+    """What a writer makes before the marker; one that was killed then leaves no more than that."""
+    return name == _LOCK or name.startswith((_SCRATCH, f".{MARKER}."))
+
+
+def _remove(scratch: Path) -> None:
+    try:
+        shutil.rmtree(scratch, ignore_errors=True)
+    except BaseException:  # the signal that ends us; another one would end us at once
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
 
 
 @contextmanager

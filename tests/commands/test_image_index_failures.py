@@ -98,10 +98,9 @@ def test_a_signal_at_any_moment_leaves_no_half_image(
             process.send_signal(sent)
         _, stderr = process.communicate(timeout=60)
         assert b"Traceback" not in stderr
-        assert process.returncode in {
-            0,
-            -9 if sent == signal.SIGKILL else 130 if sent == signal.SIGINT else 143,
-        }
+        # the signal itself before there are handlers
+        ended = {signal.SIGINT: 130, signal.SIGTERM: 143}
+        assert process.returncode in {0, -sent, ended.get(sent)}
         if sent != signal.SIGKILL:
             assert not list(store.glob(".writing-*"))
         if (store / "refs" / "x").exists():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from coldstart_cli.errors import DataError, IoFailure, UsageError
+from coldstart_cli.errors import CannotCreateError, DataError, IoFailure, UsageError
 from coldstart_fs import chunk_table
 from coldstart_fs.build import IndexReport, index_image
 from coldstart_fs.folder_store import FolderStore
@@ -184,6 +185,24 @@ def test_a_killed_indexing_leaves_nothing_that_the_next_one_minds(
     index(root, store)
     assert not list((tmp_path / "store").glob(".writing-*"))
     assert image_facts(store, "image")[b"a"].content == (root / "a").read_bytes()
+
+
+def test_what_a_killed_writer_leaves_before_the_marker_is_still_a_place_for_a_store(
+    root: Path, tmp_path: Path, store: Store
+) -> None:
+    folder = tmp_path / "store"
+    (folder / ".writing-1-x").mkdir(parents=True)
+    (folder / ".lock").touch()
+    (folder / ".coldstart-store.json.abc.tmp").touch()
+    (folder / "refs" / "a").mkdir(parents=True)
+    with pytest.raises(CannotCreateError, match="not an image store, and not an empty folder"):
+        open_store(str(folder), create=True)
+    shutil.rmtree(folder / "refs")
+    index(root, open_store(str(folder), create=True))
+    (folder / "refs" / ".image.abc.tmp").touch()
+    index(root, store)
+    assert not list(folder.rglob(".*.tmp"))
+    assert not list(folder.glob(".writing-*"))
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(root: Path, tmp_path: Path, store: Store) -> None:
