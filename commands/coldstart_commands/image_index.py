@@ -126,8 +126,9 @@ def _say(printer: Printer, report: IndexReport) -> None:
     ]
     if report.trace is not None:
         rows.append(("traced, first", f"{_megabytes(report.trace.size_bytes)} MB"))
-        if report.trace.missing_paths:
-            printer.warning(f"trace names {report.trace.missing_paths} paths that are no file of the image")
+        if missing := report.trace.missing_paths:
+            what = "1 path that is" if missing == 1 else f"{missing} paths that are"
+            printer.warning(f"trace names {what} no file of the image")
     if not report.dry_run:
         rows.append(("packs", f"{_megabytes(report.pack_bytes)} MB in {report.packs} files"))
     rows.append(("time", f"{report.seconds:.1f} s"))

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,7 +18,7 @@ from coldstart_fs.index_writer import WrittenIndex, write_index
 from coldstart_fs.names import check_name, index_key, locator_key
 from coldstart_fs.pack import FinishedPack, PackWriter
 from coldstart_fs.pack_order import TracedChunks, tree_order
-from coldstart_fs.progress import Progress
+from coldstart_fs.progress import LayerRead, Progress
 from coldstart_fs.publish import publish_changed, publish_name, publish_packs
 from coldstart_fs.sources import Source, is_in_index_order, open_source
 from coldstart_fs.spool import Spool
@@ -52,6 +51,7 @@ class IndexReport:
     repeated_bytes: int
     zero_bytes: int
     read_bytes: int
+    layers: tuple[LayerRead, ...]
     packs: int
     pack_bytes: int
     trace: TraceReport | None
@@ -134,7 +134,8 @@ class _Indexing:
         if self.packs is not None:
             self._progress("writing packs")
             self._progress.expect(contents.new_bytes)
-            put = publish_packs(self._store, self._packed(contents, order, index, traced))
+            packed = self._packed(contents, order, index, traced)
+            put = publish_packs(self._store, packed, self._progress.advance)
             self._phase("packs")
             self._progress("publishing")
             self._write_locator(contents)
@@ -154,6 +155,7 @@ class _Indexing:
             repeated_bytes=contents.repeated_bytes,
             zero_bytes=contents.zero_bytes,
             read_bytes=self._progress.read_bytes,
+            layers=tuple(self._progress.layers),
             packs=put.sent_files,
             pack_bytes=put.sent_bytes,
             trace=_trace_report(trace, traced, index.digest),
@@ -167,12 +169,9 @@ class _Indexing:
         self, contents: ChunkTable, order: Sequence[Entry], index: WrittenIndex, traced: TracedChunks | None
     ) -> Iterator[FinishedPack]:
         """All packs of the image that the store has to get, as they are finished."""
-        parts = [contents.lay_out(tree_order(order, self._chunk_bytes), index.digest)]
         if traced is not None:
-            parts.insert(0, contents.lay_out(traced.chunks, index.digest, anew=True))
-        for pack in chain.from_iterable(parts):
-            self._progress.done_bytes += pack.size_bytes
-            yield pack
+            yield from contents.lay_out(traced.chunks, index.digest, anew=True)
+        yield from contents.lay_out(tree_order(order, self._chunk_bytes), index.digest)
 
     def _write_index(self, order: Sequence[Entry]) -> WrittenIndex:
         self._progress("writing the index")

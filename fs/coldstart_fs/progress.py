@@ -6,7 +6,14 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-_Sized = bytes | bytearray | memoryview
+
+@dataclass(frozen=True)
+class LayerRead:
+    """A layer that was read whole and verified; `size_bytes` as it was stored."""
+
+    digest: str
+    size_bytes: int
+    seconds: float
 
 
 @dataclass
@@ -24,6 +31,7 @@ class Progress:
     content_bytes: int = 0
     read_bytes: int = 0
     """Of the source, compressed or not, over the whole indexing."""
+    layers: list[LayerRead] = field(default_factory=list)
     _since: float = field(default_factory=time.monotonic)
 
     def __call__(self, text: str) -> None:
@@ -33,6 +41,10 @@ class Progress:
         """The work at hand is done when this many bytes are."""
         self.done_bytes, self.total_bytes = 0, total_bytes
         self._since = time.monotonic()
+
+    def advance(self, size_bytes: int) -> None:
+        """So much more of the work at hand is done."""
+        self.done_bytes += size_bytes
 
     def counted(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
         """Blocks of the source, counted as they are taken."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from coldstart_cli.errors import ColdstartError, DataError, NotFoundError
@@ -14,9 +14,9 @@ from coldstart_fs.store import PutReport, Store
 _COMPARE_BYTES = 4 << 20
 
 
-def publish_packs(store: Store, packs: Iterable[FinishedPack]) -> PutReport:
-    """Publish packs; the store asks for the next one when it has room for it."""
-    return store.put_files((pack_key(pack.digest), pack.path) for pack in packs)
+def publish_packs(store: Store, packs: Iterable[FinishedPack], on_put: Callable[[int], None]) -> PutReport:
+    """Publish packs; the store asks for the next one when it has room for it, and tells the size of each."""
+    return store.put_files(((pack_key(pack.digest), pack.path) for pack in packs), on_put=on_put)
 
 
 def publish_changed(store: Store, key: str, path: Path) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from coldstart_fs.store import open_store
+from coldstart_fs.trace import Read, Trace, encode_trace
 from conftest import Coldstart
-from image_builder import Layer, write_layout
+from image_builder import Layer, image_facts, write_layout
 
 
 @pytest.fixture
@@ -40,8 +42,60 @@ def test_json_is_one_document(coldstart: Coldstart, tmp_path: Path) -> None:
 def test_a_dry_run_leaves_no_store(coldstart: Coldstart, root: Path, tmp_path: Path) -> None:
     result = coldstart("image", "index", f"dir:{root}", "--name", "app", "--store", "here", "--dry-run")
     assert result.status == 0
-    assert "nothing was written" in result.stderr
+    assert "dry run: nothing was written; it would be 0.2 MB of new content in packs" in result.stderr
     assert not (tmp_path / "here").exists()
+
+
+def test_the_document_tells_layers_bytes_packs_and_phases(coldstart: Coldstart, tmp_path: Path) -> None:
+    content = os.urandom(300_000)
+    write_layout(
+        tmp_path / "layout", [Layer().file("a", content), Layer().file("b", content).file("c", b"c")]
+    )
+    result = coldstart("image", "index", "oci:layout", "--name", "app", "--quiet", "--json")
+    assert result.stderr == ""
+    document = json.loads(result.stdout)
+    assert [layer["digest"][:7] for layer in document["layers"]] == ["sha256:"] * 2
+    assert sum(layer["size_bytes"] for layer in document["layers"]) == document["read_bytes"]
+    assert (document["files"], document["packs"], document["new_bytes"]) == (3, 1, 300_001)
+    assert (document["repeated_bytes"], document["reused_bytes"], document["zero_bytes"]) == (300_000, 0, 0)
+    assert document["pack_bytes"] > 300_000
+    assert list(document["timings"]) == ["read", "index", "packs", "publish"]
+    assert document["seconds"] >= sum(document["timings"].values()) - 0.01
+    assert document["trace"] is None
+    again = json.loads(coldstart("image", "index", "oci:layout", "--name", "app", "--json").stdout)
+    assert (again["digest"], again["packs"], again["pack_bytes"]) == (document["digest"], 0, 0)
+
+
+def test_compression_changes_the_store_and_not_the_image(coldstart: Coldstart, tmp_path: Path) -> None:
+    write_layout(tmp_path / "layout", [Layer().file("a", b"words and words\n" * 50_000)])
+    documents = [
+        json.loads(coldstart("image", "index", "oci:layout", "--name", "a", "--json", *options).stdout)
+        for options in (
+            ("--store", "raw"),
+            ("--store", "zstd", "--compression", "zstd:5"),
+            ("--store", "raw", "--compression", "zstd"),
+        )
+    ]
+    raw, packed, mixed = documents
+    assert raw["digest"] == packed["digest"] == mixed["digest"]
+    assert packed["pack_bytes"] * 10 < raw["pack_bytes"]
+    assert (mixed["packs"], mixed["reused_bytes"]) == (0, raw["new_bytes"])
+    stores = [open_store(str(tmp_path / name)) for name in ("raw", "zstd")]
+    assert image_facts(stores[0], "a") == image_facts(stores[1], "a")
+
+
+def test_a_trace_is_used_and_what_it_misses_is_said(coldstart: Coldstart, root: Path, tmp_path: Path) -> None:
+    reads = (Read(b"/file", 0, 10, 0.5), Read(b"/usr/bin/none", 0, 10, 0.1))
+    (tmp_path / "trace").write_bytes(encode_trace(Trace(b"x" * 32, "start", reads)))
+    result = coldstart("image", "index", f"dir:{root}", "--name", "app", "--trace", "trace")
+    assert result.status == 0
+    assert "warning: trace names 1 path that is no file of the image" in result.stderr
+    assert "traced, first" in result.stdout
+    (tmp_path / "trace").write_text("{}")
+    refused = coldstart("image", "index", f"dir:{root}", "--name", "other", "--trace", "trace")
+    assert (refused.status, refused.stdout) == (65, "")
+    assert "not a coldstart.trace document: trace" in refused.stderr
+    assert coldstart("image", "index", f"dir:{root}", "--name", "o", "--trace", "absent").status == 66
 
 
 @pytest.mark.parametrize(
@@ -54,6 +108,7 @@ def test_a_dry_run_leaves_no_store(coldstart: Coldstart, root: Path, tmp_path: P
         (("oci:root", "--name", "x"), 65, "not an OCI layout"),
         (("dir:root", "--name", "x", "--store", "s3://bucket"), 69, "stores at s3:// are not supported"),
         (("dir:root", "--name", "x", "--store", "root"), 73, "not an image store"),
+        (("dir:root", "--name", "x", "--compression", "gzip"), 2, "not a compression: gzip"),
         (("dir:root",), 2, "--name"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any, TypeGuard
 
 from coldstart_cli.errors import DataError
 from coldstart_fs.entry import Entry
+from coldstart_fs.progress import LayerRead
 from coldstart_fs.sources import Keep, Progress
 from coldstart_fs.sources.blob import (
     Blob,
@@ -82,8 +84,11 @@ class Image:
         for number, (blob, diff_id) in enumerate(zip(blobs, self._diff_ids, strict=True), 1):
             layer = LayerBlob(blob, diff_id)
             progress(f"reading layer {number} of {len(self._diff_ids)}")
+            started = time.monotonic()
             with _reading(layer, progress) as reader:
                 tree.apply(reader, keep, layer.shown)
+            taken = time.monotonic() - started
+            progress.layers.append(LayerRead(blob.digest or diff_id, blob.size_bytes, taken))
         self.notes += [f"left out: {count} {what}" for what, count in sorted(tree.left_out.items())]
         return tree.root
 
