@@ -365,6 +365,7 @@ complete -c coldstart -n '_shtab_coldstart_using health; and test $_shtab_coldst
 complete -c coldstart -n '_shtab_coldstart_using health clear' -s h -l help -d 'show this help message and exit'
 complete -c coldstart -n '_shtab_coldstart_using health clear' -l reason -x -d 'What was done about the cause; goes into the log.'
 complete -c coldstart -n '_shtab_coldstart_using health clear' -l all -d 'Everything, also where the record is damaged: it is put aside first.'
+complete -c coldstart -n '_shtab_coldstart_using health clear' -l baseline -d 'Forget what is usual for the GPU instead: it starts anew.'
 complete -c coldstart -n '_shtab_coldstart_using health clear' -l dry-run -d 'Check everything, change nothing.'
 complete -c coldstart -n '_shtab_coldstart_using health clear' -l json -d 'Answer with one JSON document on stdout.'
 complete -c coldstart -n '_shtab_coldstart_using health clear' -s q -l quiet -d 'Only the answer, warnings and errors.'

@@ -24,6 +24,11 @@ AllOption = Annotated[
     typer.Option("--all", help="Everything, also where the record is damaged: it is put aside first."),
 ]
 
+BaselineOption = Annotated[
+    bool,
+    typer.Option("--baseline", help="Forget what is usual for the GPU instead: it starts anew."),
+]
+
 
 @coldstart_command()
 def command(
@@ -31,6 +36,7 @@ def command(
     reason: ReasonOption,
     gpu: GpuArgument = None,
     everything: AllOption = False,
+    baseline: BaselineOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Take a GPU out of quarantine, with who did it, when and why in the audit log.
@@ -39,19 +45,27 @@ def command(
     stay counted.
     """
     from coldstart_health.audit import this_person
-    from coldstart_health.clearing import clear_all, clear_gpu, describe
+    from coldstart_health.clearing import clear_all, clear_gpu, describe, forget_baseline
     from coldstart_health.quarantine_run import why
 
     if everything == (gpu is not None):
         raise UsageError("name one GPU, or give --all", hint="`coldstart health status` lists them")
     person = this_person()
+    if baseline:
+        if gpu is None:
+            raise UsageError("options exclude each other: --baseline and --all")
+        name = forget_baseline(shell.config, gpu, why=reason, by=person, dry_run=dry_run)
+        shell.printer.answer(f"{'would forget' if dry_run else 'forgot'} what is usual for {describe(name)}")
+        content = {"gpu": vars(name), "by": person.label, "reason": reason, "dry_run": dry_run}
+        shell.printer.document("health.clear.baseline", 1, content)
+        return
     if gpu is None:
         cleared = clear_all(shell.config, why=reason, by=person, dry_run=dry_run)
     else:
         cleared = clear_gpu(shell.config, gpu, why=reason, by=person, dry_run=dry_run)
     verb = "would clear" if dry_run else "cleared"
     for record in cleared.records:
-        shell.printer.answer(f"{verb} {describe(record)}: {record.verdict.word} {why(record)}")
+        shell.printer.answer(f"{verb} {describe(record.name)}: {record.verdict.word} {why(record)}")
     if cleared.kept:
         shell.printer.answer(f"started anew; the record before is kept as {cleared.kept}")
     elif not cleared.records:

@@ -53,7 +53,7 @@ def _names(record: GpuRecord) -> str:
 
     here = "" if record.present else "  (not on this host)"
     model = f"  {record.name.model}" if record.name.model else ""
-    return f"{describe(record)}{model}{here}"
+    return f"{describe(record.name)}{model}{here}"
 
 
 def _repairs(record: GpuRecord) -> list[str]:

@@ -13,7 +13,8 @@ from typing import Any
 from coldstart_cli.errors import IoFailure
 from coldstart_cli.files import make_directory
 from coldstart_health.moment import Moment
-from coldstart_health.quarantine_record import GpuRecord, Quarantine, moment_json
+from coldstart_health.quarantine_record import GpuName, GpuRecord, Quarantine
+from coldstart_health.strict_json import moment_json
 
 _SCHEMA = "coldstart.health.audit"
 _VERSION = 1
@@ -99,6 +100,17 @@ def fresh_start(kept: Path | None, *, by: Person, why: str, moment: Moment) -> d
         "who": asdict(by),
         "reason": why,
         "kept": None if kept is None else str(kept),
+    }
+
+
+def forgetting(name: GpuName, *, by: Person, why: str, moment: Moment) -> dict[str, Any]:
+    """A person's word that what a GPU does now is as it should be."""
+    return {
+        "action": "forget_baseline",
+        "at": moment_json(moment),
+        "who": asdict(by),
+        "reason": why,
+        "gpu": vars(name),
     }
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from coldstart_cli.config import Config
 from coldstart_cli.errors import NotFoundError, UsageError
-from coldstart_health.audit import Person, append_audit, clearance, fresh_start
+from coldstart_health.audit import Person, append_audit, clearance, forgetting, fresh_start
+from coldstart_health.baseline import Baseline, GpuBaseline, load_baseline, update_baseline
 from coldstart_health.moment import Moment, now
 from coldstart_health.quarantine import (
     QuarantineUnreadableError,
@@ -19,7 +20,7 @@ from coldstart_health.quarantine import (
     save_quarantine,
     update_quarantine,
 )
-from coldstart_health.quarantine_record import Ended, GpuRecord, Quarantine
+from coldstart_health.quarantine_record import Ended, GpuName, GpuRecord, Quarantine
 from coldstart_health.recovery import KEPT_ENDED
 from coldstart_host.gpu import normal_pci_address
 
@@ -78,30 +79,56 @@ def clear_all(config: Config, *, why: str, by: Person, dry_run: bool = False) ->
     return Cleared(records, kept)
 
 
+def forget_baseline(config: Config, selector: str, *, why: str, by: Person, dry_run: bool = False) -> GpuName:
+    """Let what a GPU does from now on be the usual."""
+    why, folder = _reason(why), config.state_folder
+    if dry_run:
+        return _known(load_baseline(folder), selector).name
+    found: list[GpuName] = []
+
+    def change(baseline: Baseline) -> Baseline:
+        gpu = _known(baseline, selector)
+        found.append(gpu.name)
+        append_audit(folder, [forgetting(gpu.name, by=by, why=why, moment=now())])
+        return baseline.without(gpu)
+
+    with quarantine_lock(folder, wait_seconds=LOCK_WAIT_SECONDS):
+        update_baseline(folder, change)
+    return found[0]
+
+
 def select(records: Sequence[GpuRecord], selector: str) -> GpuRecord:
     """The quarantined GPU that is meant by UUID or its beginning, serial number, index, or PCI address."""
     quarantined = _in_quarantine(records)
-    found = [record for record in quarantined if _is_meant(record, selector.strip())]
+    found = [record for record in quarantined if _is_meant(record.name, selector.strip())]
     if not found:
-        raise NotFoundError(f"not in quarantine: {selector}", hint=_candidates(quarantined))
+        raise NotFoundError(f"not in quarantine: {selector}", hint=_in_words(quarantined))
     # an index or a slot may have belonged to a GPU that is not here any more
     here = [record for record in found if record.present]
     found = here if len(found) > 1 and here else found
     if len(found) > 1:
-        raise UsageError(f"several GPUs are meant by `{selector}`", hint=_candidates(found))
+        raise UsageError(f"several GPUs are meant by `{selector}`", hint=_in_words(found))
     return found[0]
 
 
-def describe(record: GpuRecord) -> str:
+def describe(name: GpuName) -> str:
     """All names, for a person to choose by."""
-    name = record.name
     index = f"index {name.index}" if name.index is not None else None
     serial = f"serial {name.serial}" if name.serial else None
     return ", ".join(part for part in (name.subject, index, serial, name.pci_bus_id) if part)
 
 
-def _is_meant(record: GpuRecord, selector: str) -> bool:
-    name = record.name
+def _known(baseline: Baseline, selector: str) -> GpuBaseline:
+    found = [gpu for gpu in baseline.gpus if _is_meant(gpu.name, selector.strip())]
+    names = "; ".join(describe(gpu.name) for gpu in found or baseline.gpus)
+    if not found:
+        raise NotFoundError(f"no baseline of: {selector}", hint=f"known are: {names}" if names else None)
+    if len(found) > 1:
+        raise UsageError(f"several GPUs are meant by `{selector}`", hint=names)
+    return found[0]
+
+
+def _is_meant(name: GpuName, selector: str) -> bool:
     if selector in {name.subject, name.uuid, name.serial} - {None, ""}:
         return True
     if selector.isdecimal() and name.index is not None and int(selector) == name.index:
@@ -114,10 +141,9 @@ def _is_meant(record: GpuRecord, selector: str) -> bool:
     return len(prefix) >= _SHORTEST_UUID_PREFIX and uuid.startswith(prefix)
 
 
-def _candidates(records: Sequence[GpuRecord]) -> str:
-    if not records:
-        return "nothing is in quarantine"
-    return f"in quarantine: {'; '.join(map(describe, records))}"
+def _in_words(records: Sequence[GpuRecord]) -> str:
+    names = "; ".join(describe(record.name) for record in records)
+    return f"in quarantine: {names}" if names else "nothing is in quarantine"
 
 
 def _in_quarantine(records: Sequence[GpuRecord]) -> tuple[GpuRecord, ...]:

@@ -45,6 +45,7 @@ class TestResult:
     status: Status
     gpus: tuple[int, ...]
     errors: tuple[DcgmError, ...]
+    info: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,15 @@ def _result(test: str, item: dict[str, Any], *, software: bool) -> TestResult:
     status = _status(item.get("status")) if "status" in item else Status.FAIL if errors else Status.OTHER
     if software and not by_entity:
         gpus = ()
-    return TestResult(test, software, status, gpus, tuple(errors))
+    return TestResult(test, software, status, gpus, tuple(errors), _info(item))
+
+
+def _info(item: dict[str, Any]) -> tuple[str, ...]:
+    """A text that joins all lines, or from 4.x on a list of them."""
+    info = item.get("info")
+    if isinstance(info, str):
+        return (info,)
+    return tuple(line for line in info if isinstance(line, str)) if isinstance(info, list) else ()
 
 
 def _summary(

@@ -11,6 +11,7 @@ from coldstart_health.quarantine_record import Cause, Ended, GpuRecord
 from coldstart_health.repairs import MENDABLE, repair_since, too_many, with_repair
 from coldstart_health.verdict import Finding, Verdict, worst
 
+EXERCISED = frozenset({"dcgm", "cuda"})  # what is found only when a GPU is put to work
 _KEPT_CAUSES = 32
 _EVIDENCE_LENGTH = 400
 Judged = tuple[Verdict, str | None]
@@ -30,7 +31,7 @@ def found_bad(
             found=finding.verdict,
             verdict=verdict,
             source=finding.source,
-            level=max(run.level if finding.source == "dcgm" else 0, known.level if known else 0),
+            level=max(run.level if finding.source in EXERCISED else 0, known.level if known else 0),
             evidence=finding.evidence[:_EVIDENCE_LENGTH],
             action=finding.action,
             first=known.first if known else run.ended,

@@ -31,7 +31,7 @@ def seen_gpus(
     """Every GPU that NVML, the PCI bus, the kernel log or DCGM spoke of in this run, and the host last."""
     seen: dict[str, SeenGpu] = {}
     for gpu in reading.gpus:
-        name = _named(_name_of(gpu), reading, known)
+        name = _named(name_of(gpu), reading, known)
         seen[gpu.subject] = SeenGpu(name, readable=gpu.readable, marks=reset_marks(gpu))
     for finding in findings:
         if finding.subject not in seen and finding.subject != HOST:
@@ -100,7 +100,7 @@ def joined_name(old: GpuName, new: GpuName) -> GpuName:
     )
 
 
-def _name_of(gpu: GpuFacts) -> GpuName:
+def name_of(gpu: GpuFacts) -> GpuName:
     return GpuName(gpu.subject, gpu.uuid, gpu.serial, gpu.pci_bus_id, gpu.index, gpu.name)
 
 

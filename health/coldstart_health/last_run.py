@@ -10,7 +10,7 @@ from typing import Any, Literal
 from coldstart_cli.errors import DataError, IoFailure
 from coldstart_cli.files import atomic_write
 from coldstart_health.moment import Moment
-from coldstart_health.quarantine_record import moment_from_json, moment_json
+from coldstart_health.strict_json import moment_from_json, moment_json
 from coldstart_health.verdict import HealthReport, Verdict
 
 _SCHEMA = "coldstart.health.run"

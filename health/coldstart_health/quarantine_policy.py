@@ -31,10 +31,10 @@ class Policy:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """`began`, `ended`: of the run. `level`: of DCGM, 0 without. `proves`: no check that sees faults failed.
+    """`began`, `ended`: of the run. `level`: of DCGM, 0 if no GPU was put to work.
 
-    `counted`: every GPU that NVML counts said who it is, so one that is not among them is not here.
-    `missing`: the host has fewer GPUs than it should.
+    `proves`: no check that sees faults failed. `counted`: every GPU that NVML counts said who it is, so one
+    that is not among them is not here. `missing`: the host has fewer GPUs than it should.
     """
 
     began: Moment

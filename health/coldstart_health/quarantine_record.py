@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from coldstart_cli.errors import ColdstartError
 from coldstart_health.moment import Moment
+from coldstart_health.strict_json import StrictObject, moment_json
 from coldstart_health.verdict import Verdict, worst
 
 SCHEMA = "coldstart.health.quarantine"
 VERSION = 1
-T = TypeVar("T")
 RepairKind = Literal["reset", "reboot"]
 
 
@@ -139,24 +138,12 @@ def to_json(state: Quarantine) -> dict[str, Any]:
 def from_json(document: object) -> Quarantine:
     """The inverse, strict: what cannot be understood whole is refused whole."""
     try:
-        content = _Fields(document)
+        content = StrictObject(document)
         return Quarantine(
             records=tuple(map(_record, content.items("gpus"))), sequence=content.integer("sequence")
         )
     except (KeyError, TypeError, ValueError) as error:
         raise MalformedError(f"{type(error).__name__}: {error}") from error
-
-
-def moment_json(moment: Moment) -> dict[str, Any]:
-    return dict(vars(moment))
-
-
-def moment_from_json(document: object) -> Moment:
-    fields = _Fields(document)
-    utc = fields.text("utc")
-    if datetime.fromisoformat(utc).tzinfo is None:
-        raise ValueError(f"a time without a zone: {utc}")
-    return Moment(fields.text("boot_id"), fields.number("boottime_seconds"), utc)
 
 
 def _record_json(record: GpuRecord) -> dict[str, Any]:
@@ -183,62 +170,9 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-class _Fields:
-    """An object of the document whose every value has the type that it should have."""
-
-    def __init__(self, document: object) -> None:
-        if not isinstance(document, dict):
-            raise TypeError(f"not an object: {document!r:.40}")
-        self._document: dict[str, Any] = document
-
-    def _get(self, key: str, kind: type[T]) -> T:
-        value = self._document[key]
-        # a bool is an int to isinstance
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise TypeError(f"{key}: {value!r:.40}")
-        return value
-
-    def text(self, key: str) -> str:
-        return self._get(key, str)
-
-    def optional(self, key: str, read: Callable[[str], T]) -> T | None:
-        return None if self._document[key] is None else read(key)
-
-    def integer(self, key: str) -> int:
-        value = self._get(key, int)
-        if value < 0:
-            raise ValueError(f"{key}: {value}")
-        return value
-
-    def flag(self, key: str) -> bool:
-        return self._get(key, bool)
-
-    def number(self, key: str) -> float:
-        value = self._document[key]
-        return float(self.integer(key) if isinstance(value, int) else self._get(key, float))
-
-    def items(self, key: str) -> list[Any]:
-        return self._get(key, list)
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        if not all(isinstance(item, str) for item in self.items(key)):
-            raise TypeError(key)
-        return tuple(self.items(key))
-
-    def verdict(self, key: str) -> Verdict:
-        return Verdict[self.text(key).upper()]
-
-    def moment(self, key: str) -> Moment:
-        return moment_from_json(self._document[key])
-
-    def counters(self, key: str) -> dict[str, int]:
-        fields = _Fields(self._document[key])
-        return {name: fields.integer(name) for name in fields._document}
-
-
-def _record(document: object) -> GpuRecord:
-    fields = _Fields(document)
-    name = GpuName(
+def name_from_json(fields: StrictObject) -> GpuName:
+    """The names that stand among the other values of an object."""
+    return GpuName(
         subject=fields.text("subject"),
         uuid=fields.optional("uuid", fields.text),
         serial=fields.optional("serial", fields.text),
@@ -246,8 +180,12 @@ def _record(document: object) -> GpuRecord:
         index=fields.optional("index", fields.integer),
         model=fields.optional("model", fields.text),
     )
+
+
+def _record(document: object) -> GpuRecord:
+    fields = StrictObject(document)
     return GpuRecord(
-        name=name,
+        name=name_from_json(fields),
         present=fields.flag("present"),
         causes=tuple(map(_cause, fields.items("causes"))),
         repairs=tuple(map(_repair, fields.items("repairs"))),
@@ -257,7 +195,7 @@ def _record(document: object) -> GpuRecord:
 
 
 def _cause(document: object) -> Cause:
-    fields = _Fields(document)
+    fields = StrictObject(document)
     return Cause(
         reason=fields.text("reason"),
         found=fields.verdict("found"),
@@ -276,7 +214,7 @@ def _cause(document: object) -> Cause:
 
 
 def _repair(document: object) -> Repair:
-    fields = _Fields(document)
+    fields = StrictObject(document)
     kind = fields.text("kind")
     if kind not in {"reset", "reboot"}:
         raise ValueError(f"kind: {kind}")
@@ -289,7 +227,7 @@ def _repair(document: object) -> Repair:
 
 
 def _ended(document: object) -> Ended:
-    fields = _Fields(document)
+    fields = StrictObject(document)
     how = fields.text("how")
     if how not in {"recovered", "cleared"}:
         raise ValueError(f"how: {how}")

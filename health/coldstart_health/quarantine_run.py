@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coldstart_health.escalation import found_bad, gone_after_reboot
+from coldstart_health.escalation import EXERCISED, found_bad, gone_after_reboot
 from coldstart_health.identity import SeenGpu, find_record, joined_name, was_set_back
 from coldstart_health.quarantine_policy import Policy, RunFacts
 from coldstart_health.quarantine_record import GpuRecord, Quarantine
@@ -13,7 +13,7 @@ from coldstart_health.recovery import found_clean, proven
 from coldstart_health.verdict import FABRIC, HOST, Finding, Verdict
 
 # each run asks host and fabric anew for everything else; these are told once
-_TOLD_ONCE = frozenset({"dcgm", "kernel_log"})
+_TOLD_ONCE = EXERCISED | {"kernel_log"}
 _WHOLE = frozenset({HOST, FABRIC})
 _SHOWN_CAUSES = 3
 
@@ -78,7 +78,8 @@ def next_step(record: GpuRecord, policy: Policy) -> str:
         mend = cause.action or "reset it"
         return f"{mend}: the first clean run after that, or after a reboot, releases it"
     if cause.level:
-        return f"a clean `coldstart health deep --level {cause.level}` releases it, or {clear}"
+        deep = f"deep --level {cause.level}" if cause.level > 1 else "quick --active"
+        return f"a clean `coldstart health {deep}` releases it, or {clear}"
     return f"{policy.clean_runs} clean runs release it ({cause.clean_runs} so far), or {clear}"
 
 

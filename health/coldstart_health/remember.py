@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from coldstart_cli.config import Config
 from coldstart_cli.errors import ColdstartError
 from coldstart_health.audit import append_audit, changes
+from coldstart_health.drift_run import drift_findings
 from coldstart_health.evidence import Evidence
 from coldstart_health.identity import SeenGpu, seen_gpus
 from coldstart_health.last_run import RunKind, record_run
@@ -38,6 +39,7 @@ class Run:
 
 def with_memory(config: Config, evidence: Evidence, report: HealthReport, run: Run) -> HealthReport:
     """The report that counts: what is remembered, added to what was found."""
+    report = with_findings(report, drift_findings(config, evidence, report, record=run.record))
     seen = seen_gpus(evidence.reading, report.findings, evidence.known)
     report = with_findings(report, _quarantine(config, evidence, report, seen, run))
     if run.record:
@@ -107,11 +109,18 @@ def _facts(evidence: Evidence, report: HealthReport, run: Run) -> RunFacts:
     return RunFacts(
         began=run.began,
         ended=now(),
-        level=evidence.dcgm[0].level if evidence.dcgm else 0,
+        level=_level(evidence),
         proves=told and made and certain,
         counted=told and reading.complete,
         missing=any(finding.reason == "gpu_missing" for finding in report.findings),
     )
+
+
+def _level(evidence: Evidence) -> int:
+    """Of the DCGM run; a CUDA copy stands in for level 1."""
+    if evidence.dcgm:
+        return evidence.dcgm[0].level
+    return 1 if evidence.copies else 0
 
 
 def _not_recorded(reason: str, verdict: Verdict, error: ColdstartError) -> Finding:

@@ -11,8 +11,9 @@ from coldstart_health.last_run import RUN_KINDS, LastRun, load_last_run
 from coldstart_health.moment import now
 from coldstart_health.quarantine import load_quarantine
 from coldstart_health.quarantine_policy import Policy
-from coldstart_health.quarantine_record import GpuRecord, moment_json, to_json
+from coldstart_health.quarantine_record import GpuRecord, Quarantine, to_json
 from coldstart_health.quarantine_run import next_step, why
+from coldstart_health.strict_json import moment_json
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,6 @@ class Standing:
         }
 
     def _record(self, record: GpuRecord) -> dict[str, Any]:
-        from coldstart_health.quarantine_record import Quarantine
-
         (content,) = to_json(Quarantine((record,)))["gpus"]
         return {
             **content,

@@ -136,6 +136,10 @@ class GpuFacts:
     shutdown_celsius: int | None = None
     memory_temperature_celsius: int | None = None
     memory_limit_celsius: int | None = None
+    utilisation_percent: int | None = None
+    sm_clock_mhz: int | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
     pcie_generation: int | None = None
     pcie_generation_max: int | None = None
     pcie_width: int | None = None

@@ -126,6 +126,7 @@ def ask_gpu(of: GpuQuestions, *, thorough: bool) -> None:
         _ecc,
         _repairs,
         _heat,
+        _load,
         _pcie,
         _modes,
         _use,
@@ -238,6 +239,19 @@ def _heat(of: GpuQuestions) -> None:
         ("memory_limit_celsius", nvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX),
     ):
         of.values[name] = of.plain("nvmlDeviceGetTemperatureThreshold", threshold)
+
+
+def _load(of: GpuQuestions) -> None:
+    """How hard it works at this moment: temperatures and clocks mean little without."""
+    rates = of.plain("nvmlDeviceGetUtilizationRates")
+    of.values["utilisation_percent"] = None if rates is None else int(rates.gpu)
+    of.values["sm_clock_mhz"] = of.plain("nvmlDeviceGetClockInfo", of.nvml.NVML_CLOCK_SM)
+    for name, call in (
+        ("power_watts", "nvmlDeviceGetPowerUsage"),
+        ("power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit"),
+    ):
+        milliwatts = of.plain(call)
+        of.values[name] = None if milliwatts is None else milliwatts / 1000
 
 
 def _pcie(of: GpuQuestions) -> None:

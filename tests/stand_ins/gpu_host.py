@@ -36,7 +36,7 @@ class GpuHost:
         self._boots = 0
         self.seconds = 1000.0
         patch.setattr(moment, "now", self.now)
-        for module in ("checks", "deep", "remember"):
+        for module in ("checks", "deep", "remember", "drift_run"):
             patch.setattr(f"coldstart_health.{module}.now", self.now)
         patch.setattr(checks, "pci_gpus", tuple)
         patch.setattr(checks, "read_pressure", lambda _: IDLE)
@@ -49,6 +49,7 @@ class GpuHost:
         patch.setattr(pynvml, "nvmlLib", ctypes.CDLL(library))
         patch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
         self._hangs = False
+        self.driver_version: str | None = None
         self.reboot()
 
     def reboot(self) -> None:
@@ -74,7 +75,8 @@ class GpuHost:
         session = NvmlSession()
         gpus = tuple(session.read(session.questions(index)) for index in range(session.count))
         session.close()
-        return NvmlReading(session.driver_version, session.cuda_version, session.count, gpus)
+        driver = self.driver_version or session.driver_version
+        return NvmlReading(driver, session.cuda_version, session.count, gpus)
 
 
 def state_folder() -> Path:

@@ -170,6 +170,20 @@ NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, "DeviceGetMaxPcieLinkGeneration", "pc
 NUMBER(nvmlDeviceGetCurrPcieLinkWidth, "DeviceGetCurrPcieLinkWidth", "pcie_width", 16)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth, "DeviceGetMaxPcieLinkWidth", "pcie_width_max", 16)
 NUMBER(nvmlDeviceGetPcieReplayCounter, "DeviceGetPcieReplayCounter", "pcie_replays", 0)
+NUMBER(nvmlDeviceGetPowerUsage, "DeviceGetPowerUsage", "power", 70000)
+NUMBER(nvmlDeviceGetEnforcedPowerLimit, "DeviceGetEnforcedPowerLimit", "power_limit", 700000)
+int nvmlDeviceGetClockInfo(device *d, int which, unsigned *out) {
+    (void)which;
+    ENTER(d->index, "DeviceGetClockInfo");
+    *out = value(d->index, "sm_clock", 1980);
+    return SUCCESS;
+}
+int nvmlDeviceGetUtilizationRates(device *d, unsigned *out) {
+    ENTER(d->index, "DeviceGetUtilizationRates");
+    out[0] = value(d->index, "utilisation", 0); /* of the GPU, then of its memory */
+    out[1] = 0;
+    return SUCCESS;
+}
 NUMBER(nvmlDeviceGetPerformanceState, "DeviceGetPerformanceState", "performance_state", 0)
 NUMBER(nvmlDeviceGetInforomConfigurationChecksum, "DeviceGetInforomConfigurationChecksum", "inforom_checksum", 4711)
 int nvmlDeviceValidateInforom(device *d) { ENTER(d->index, "DeviceValidateInforom"); return SUCCESS; }
