@@ -13,11 +13,15 @@ from coldstart_host.gpu import GpuFacts, NvmlReading
 
 @dataclass(frozen=True)
 class SeenGpu:
-    """A GPU as one run saw it: by which names, and what was found. `readable`: NVML told who it is."""
+    """A GPU as one run saw it: by which names, and what was found.
+
+    `readable`: NVML told who it is. `whole`: it is not split by MIG, which silences some of its complaints.
+    """
 
     name: GpuName
     findings: tuple[Finding, ...] = ()
     readable: bool = False
+    whole: bool = False
     marks: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -32,7 +36,9 @@ def seen_gpus(
     seen: dict[str, SeenGpu] = {}
     for gpu in reading.gpus:
         name = _named(name_of(gpu), reading, known)
-        seen[gpu.subject] = SeenGpu(name, readable=gpu.readable, marks=reset_marks(gpu))
+        seen[gpu.subject] = SeenGpu(
+            name, readable=gpu.readable, whole=not gpu.mig_enabled, marks=reset_marks(gpu)
+        )
     for finding in findings:
         if finding.subject not in seen and finding.subject != HOST:
             subject = _at_address(finding.subject, seen)

@@ -112,14 +112,14 @@ def _seen(
     )
     if bad:
         return found_bad(record, bad, run, policy, was_reset=was_reset)
-    return found_clean(record, run, policy, was_reset=was_reset) if clean else record
+    return found_clean(record, run, policy, was_reset=was_reset, whole=gpu.whole) if clean else record
 
 
 def _not_seen(record: GpuRecord, run: RunFacts, policy: Policy) -> GpuRecord:
     if not record.causes:
         return record
     if not record.name.is_gpu:  # a GPU's number in DCGM is seen only where something is found on it
-        return found_clean(record, run, policy, was_reset=False) if run.proves else record
+        return found_clean(record, run, policy) if run.proves else record
     if not run.counted or not record.present:
         return record
     record = gone_after_reboot(record, run.ended) if run.missing else record

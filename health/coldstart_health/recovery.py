@@ -13,8 +13,10 @@ from coldstart_health.verdict import Verdict
 KEPT_ENDED = 16
 
 
-def found_clean(record: GpuRecord, run: RunFacts, policy: Policy, *, was_reset: bool) -> GpuRecord:
-    """The record without the causes that this clean run disproves."""
+def found_clean(
+    record: GpuRecord, run: RunFacts, policy: Policy, *, was_reset: bool = False, whole: bool = False
+) -> GpuRecord:
+    """The record without the causes that this clean run disproves; `whole`: no complaint could be hidden."""
     kept: list[Cause] = []
     over: list[Cause] = []
     mended: dict[RepairKind, list[Cause]] = {}
@@ -23,7 +25,9 @@ def found_clean(record: GpuRecord, run: RunFacts, policy: Policy, *, was_reset: 
         if stays or not run.began.is_after(cause.last):  # a run from before says nothing
             kept.append(cause)
         elif cause.verdict in MENDABLE:
-            if repair := _repair_that_helped(cause, run.ended, was_reset=was_reset):
+            # what NVML reports for as long as it lasts is gone only because somebody reset the GPU
+            reset = was_reset or (whole and cause.source == "nvml")
+            if repair := _repair_that_helped(cause, run.ended, was_reset=reset):
                 mended.setdefault(repair, []).append(cause)
                 over.append(cause)
             else:
@@ -51,8 +55,7 @@ def proven(record: GpuRecord) -> GpuRecord:
 
 
 def _repair_that_helped(cause: Cause, moment: Moment, *, was_reset: bool) -> RepairKind | None:
-    # what NVML reports for as long as it lasts is gone only because somebody reset the GPU
-    repair = repair_since([cause], moment, was_reset=was_reset or cause.source == "nvml")
+    repair = repair_since([cause], moment, was_reset=was_reset)
     return None if repair == "reset" and cause.verdict is Verdict.REBOOT else repair
 
 

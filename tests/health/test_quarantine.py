@@ -109,6 +109,13 @@ def test_a_pending_reset_that_is_gone_was_a_reset_and_releases(host: GpuHost) ->
     assert [(repair["kind"], repair["helped"]) for repair in record["repairs"]] == [("reset", True)]
 
 
+def test_a_complaint_that_mig_silences_is_no_reset(host: GpuHost) -> None:
+    host.quick(RESET)
+    assert verdict(host.quick("1 mig 1")) is Verdict.RESET
+    host.reboot()
+    assert verdict(host.quick("1 mig 1")) is Verdict.OK
+
+
 def test_a_lost_gpu_that_is_back_waits_for_the_reboot(host: GpuHost) -> None:
     host.quick()
     host.quick(LOST)
