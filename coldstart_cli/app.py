@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from coldstart_cli import streams
 from coldstart_cli.errors import (
+    AnswerStatus,
     ColdstartError,
     ExitCode,
     NegativeAnswer,
@@ -45,6 +46,8 @@ def run(arguments: Sequence[str]) -> int:
     try:
         try:
             status = _dispatch(arguments)
+        except AnswerStatus as answer:
+            status = answer.status
         except NegativeAnswer:
             sys.stdout.flush()  # a verdict that nobody got is a failure to answer
             raise

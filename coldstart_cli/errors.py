@@ -75,6 +75,14 @@ class NegativeAnswer(ColdstartError):  # noqa: N818 - an answer, not a failure
     exit_code = ExitCode.VERDICT
 
 
+class AnswerStatus(Exception):  # noqa: N818 - an answer, not a failure
+    """The answer is printed, and the protocol it follows has exit statuses of its own."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
 class DataError(ColdstartError):
     exit_code = ExitCode.DATAERR
 

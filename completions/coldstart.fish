@@ -124,7 +124,7 @@ function _shtab_coldstart_using
 end
 
 set -g _shtab_coldstart_commands pool 'pool plan' image 'image index' 'image mount' 'image unmount' 'image ls' 'image show' 'image diff' 'image status' snap 'snap create' 'snap restore' 'snap list' 'snap show' 'snap verify' 'snap remove' health 'health quick' 'health deep' 'health status' 'health clear' launch doctor
-set -g _shtab_coldstart_opts_with_value --active-timeout --cache --color --compression --config --container --demand --expect-gpus --id --ignore --large-bytes --largest-share --lead-time --level --lock-wait --name --other-store --output --overlay --peak-utilisation --pid --platform --prices --ready-timeout --ready-url --reason --runc-root --service-level --store --supply --timeout --top --trace --variant
+set -g _shtab_coldstart_opts_with_value --active-timeout --cache --color --compression --config --container --demand --expect-gpus --id --ignore --large-bytes --largest-share --lead-time --level --lock-wait --name --other-store --output --overlay --peak-utilisation --pid --platform --prices --prometheus --ready-timeout --ready-url --reason --runc-root --service-level --store --supply --timeout --top --trace --variant
 
 complete -c coldstart -e
 complete -c coldstart -f
@@ -332,8 +332,10 @@ complete -c coldstart -n '_shtab_coldstart_using; and test $_shtab_coldstart_npo
 complete -c coldstart -n '_shtab_coldstart_using health' -s h -l help -d 'show this help message and exit'
 complete -c coldstart -n '_shtab_coldstart_using health; and test $_shtab_coldstart_npos -eq 0' -a quick -d 'verdict in seconds, for every boot and every launch'
 complete -c coldstart -n '_shtab_coldstart_using health quick' -s h -l help -d 'show this help message and exit'
-complete -c coldstart -n '_shtab_coldstart_using health quick' -l active -d 'Also run DCGM'"'"'s software checks (`dcgmi diag -r 1`, a minute).'
+complete -c coldstart -n '_shtab_coldstart_using health quick' -l active -d 'Also put the GPUs to work: `dcgmi diag -r 1` (a minute), or a copy where there is no DCGM.'
 complete -c coldstart -n '_shtab_coldstart_using health quick' -l active-timeout -x -d 'Deadline of `--active`.'
+complete -c coldstart -n '_shtab_coldstart_using health quick' -l nagios -d 'Answer with one line and performance data; exit 0 ok, 1 degraded, 2 out, 3 unknown.'
+complete -c coldstart -n '_shtab_coldstart_using health quick' -l prometheus -xka "(__fish_complete_path (commandline -ct))" -d 'Also write a textfile for the node exporter.'
 complete -c coldstart -n '_shtab_coldstart_using health quick' -l expect-gpus -x -d 'GPUs that this host should have.'
 complete -c coldstart -n '_shtab_coldstart_using health quick' -l json -d 'Answer with one JSON document on stdout.'
 complete -c coldstart -n '_shtab_coldstart_using health quick' -s q -l quiet -d 'Only the answer, warnings and errors.'
@@ -345,6 +347,8 @@ complete -c coldstart -n '_shtab_coldstart_using health; and test $_shtab_coldst
 complete -c coldstart -n '_shtab_coldstart_using health deep' -s h -l help -d 'show this help message and exit'
 complete -c coldstart -n '_shtab_coldstart_using health deep' -l level -x -d 'How thorough `dcgmi diag -r` shall be.'
 complete -c coldstart -n '_shtab_coldstart_using health deep' -l timeout -x -d 'Deadline; default 90 s, 15 min, 1 h, 4 h by level.'
+complete -c coldstart -n '_shtab_coldstart_using health deep' -l nagios -d 'Answer with one line and performance data; exit 0 ok, 1 degraded, 2 out, 3 unknown.'
+complete -c coldstart -n '_shtab_coldstart_using health deep' -l prometheus -xka "(__fish_complete_path (commandline -ct))" -d 'Also write a textfile for the node exporter.'
 complete -c coldstart -n '_shtab_coldstart_using health deep' -l expect-gpus -x -d 'GPUs that this host should have.'
 complete -c coldstart -n '_shtab_coldstart_using health deep' -l lock-wait -x -d 'Wait this long for a lock that another process holds.'
 complete -c coldstart -n '_shtab_coldstart_using health deep' -l json -d 'Answer with one JSON document on stdout.'

@@ -1,26 +1,76 @@
-"""How both health commands answer: a line per GPU and host, the document, warning or refusal."""
+"""How both health commands answer: table, document, Nagios line, textfile; then warning or refusal."""
 
 from __future__ import annotations
 
-from coldstart_cli.errors import NegativeAnswer
-from coldstart_cli.printer import Printer
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coldstart_cli.errors import AnswerStatus, ColdstartError, NegativeAnswer, UsageError
+from coldstart_cli.printer import Level, Printer
 from coldstart_commands.shell import Shell
+from coldstart_health.checks import thresholds
 from coldstart_health.document import report_document
 from coldstart_health.host_checks import pressure_line
-from coldstart_health.verdict import Finding, GpuVerdict, HealthReport, Verdict
+from coldstart_health.nagios import NagiosStatus, nagios_line, nagios_status, problem_line
+from coldstart_health.verdict import FABRIC, HOST, Finding, GpuVerdict, HealthReport, Verdict
 
-_WIDTH = max(len(verdict.word) for verdict in Verdict)
+NagiosOption = Annotated[
+    bool,
+    typer.Option(
+        "--nagios",
+        help="Answer with one line and performance data; exit 0 ok, 1 degraded, 2 out, 3 unknown.",
+    ),
+]
+PrometheusOption = Annotated[
+    Path | None,
+    typer.Option("--prometheus", metavar="FILE", help="Also write a textfile for the node exporter."),
+]
+_HEADINGS = ("SUBJECT", "VERDICT", "REASON", "ACTION")
 _STYLES = {Verdict.OK: "ok", Verdict.DEGRADED: "warning"}
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """`run` is `quick` or `deep`."""
+
+    run: str
+    nagios: bool = False
+    prometheus: Path | None = None
+
+
+def answer_with(shell: Shell, outputs: Outputs, check: Callable[[], HealthReport]) -> None:
+    """Make the check and answer in the forms that were asked for."""
+    if outputs.nagios and shell.printer.json_output:
+        raise UsageError("--nagios and --json are two answers: choose one")
+    try:
+        report = check()
+        if outputs.prometheus is not None:
+            from coldstart_health.prometheus import write_textfile
+
+            write_textfile(outputs.prometheus, report, run=outputs.run, now_seconds=time.time())
+    except ColdstartError as error:
+        if not outputs.nagios:
+            raise
+        shell.printer.answer(problem_line(NagiosStatus.UNKNOWN, error.message))
+        raise AnswerStatus(NagiosStatus.UNKNOWN) from error
+    if outputs.nagios:
+        shell.printer.answer(nagios_line(report, thresholds(shell.config)))
+        raise AnswerStatus(nagios_status(report.overall))
+    answer(shell, report, f"health.{outputs.run}")
 
 
 def answer(shell: Shell, report: HealthReport, schema: str) -> None:
     """Print the report; end with 3 where nothing may be placed, with 69 where only a program is missing."""
     printer = shell.printer
-    gpus = {gpu.subject for gpu in report.gpus}
-    on_host = [finding for finding in report.findings if finding.subject not in gpus]
-    _lines(printer, report.host_verdict, f"host  {_host_figures(report)}".rstrip(), on_host)
-    for gpu in report.gpus:
-        _lines(printer, gpu.verdict, _gpu_line(gpu), [f for f in report.findings if f.subject == gpu.subject])
+    _table(printer, list(_subjects(report)))
+    for subject in _subjects(report):
+        _details(printer, subject)
+    printer.answer(_summary(report))
     printer.document(schema, 1, report_document(report))
     if report.may_serve:
         if report.overall is Verdict.DEGRADED:
@@ -34,28 +84,80 @@ def answer(shell: Shell, report: HealthReport, schema: str) -> None:
     )
 
 
-def _lines(printer: Printer, verdict: Verdict, text: str, findings: list[Finding]) -> None:
-    word = printer.style(verdict.word.ljust(_WIDTH), _STYLES.get(verdict, "error"))
-    printer.answer(f"{word}  {text}")
-    for finding in findings:
-        action = f"; {finding.action}" if finding.action else ""
-        about = "" if finding.verdict is verdict else f"{finding.verdict.word}: "
-        printer.answer(f"{' ' * _WIDTH}  - {about}{finding.reason}: {finding.evidence}{action}")
+@dataclass(frozen=True)
+class _Subject:
+    label: str
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    gpu: GpuVerdict | None = None
 
 
-def _host_figures(report: HealthReport) -> str:
-    driver = f"driver {report.driver_version}, CUDA {report.cuda_version}" if report.driver_version else ""
-    dcgm = f"DCGM {report.dcgm_version}" if report.dcgm_version else ""
-    pressure = pressure_line(report.pressure) if report.pressure else ""
-    return ", ".join(part for part in (pressure, driver, dcgm) if part)
+def _subjects(report: HealthReport) -> Iterator[_Subject]:
+    gpus = {gpu.subject for gpu in report.gpus}
+    elsewhere = {FABRIC, *gpus} if report.fabric else gpus
+    on_host = tuple(finding for finding in report.findings if finding.subject not in elsewhere)
+    yield _Subject(HOST, report.host_verdict, on_host)
+    if report.fabric_verdict is not None:
+        yield _Subject(FABRIC, report.fabric_verdict, _of(report, FABRIC))
+    for gpu in report.gpus:
+        yield _Subject(gpu.label, gpu.verdict, _of(report, gpu.subject), gpu)
 
 
-def _gpu_line(gpu: GpuVerdict) -> str:
+def _of(report: HealthReport, subject: str) -> tuple[Finding, ...]:
+    return tuple(finding for finding in report.findings if finding.subject == subject)
+
+
+def _table(printer: Printer, subjects: Sequence[_Subject]) -> None:
+    """A line for each subject and each thing that is wrong with it, the worst first."""
+    rows: list[tuple[tuple[str, str, str, str], Verdict]] = []
+    for subject in subjects:
+        wrong = [finding for finding in subject.findings if finding.verdict is not Verdict.OK]
+        if not wrong:
+            rows.append(((subject.label, subject.verdict.word, "", ""), subject.verdict))
+        for number, finding in enumerate(wrong):
+            label = "" if number else subject.label
+            cells = (label, finding.verdict.word, finding.reason, finding.action or "")
+            rows.append((cells, finding.verdict))
+    widths = [max(map(len, column)) for column in zip(_HEADINGS, *(cells for cells, _ in rows), strict=True)]
+    printer.answer(printer.style("  ".join(map(str.ljust, _HEADINGS, widths)).rstrip(), "bold"))
+    for (label, word, reason, action), verdict in rows:
+        colored = printer.style(word.ljust(widths[1]), _STYLES.get(verdict, "error"))
+        rest = f"{reason.ljust(widths[2])}  {action}".rstrip()
+        printer.answer(f"{label.ljust(widths[0])}  {colored}  {rest}".rstrip())
+
+
+def _details(printer: Printer, subject: _Subject) -> None:
+    """What was seen, below the table: for each finding its evidence, with who the GPU is."""
+    if not subject.findings and not (subject.gpu and printer.level >= Level.VERBOSE):
+        return
+    printer.answer()
+    printer.answer(f"{subject.label}{_identity(subject.gpu)}")
+    for finding in subject.findings:
+        printer.answer(f"  {finding.reason}: {finding.evidence}")
+
+
+def _identity(gpu: GpuVerdict | None) -> str:
+    if gpu is None:
+        return ""
     facts = gpu.facts
     if facts is None:
-        return f"{gpu.label}  {gpu.subject}"
+        return f"  {gpu.subject}"
     memory = f"{facts.memory_total_bytes / (1 << 30):.0f} GiB" if facts.memory_total_bytes else None
     heat = f"{facts.temperature_celsius} C" if facts.temperature_celsius is not None else None
     busy = f"{len(facts.process_ids)} processes" if facts.process_ids else None
     parts = (facts.name, gpu.subject, facts.pci_bus_id, memory, heat, busy)
-    return "  ".join([gpu.label, *(part for part in parts if part)])
+    return "".join(f"  {part}" for part in parts if part)
+
+
+def _summary(report: HealthReport) -> str:
+    counts = [
+        f"{number} {verdict.word}"
+        for verdict in Verdict
+        if (number := sum(gpu.verdict is verdict for gpu in report.gpus))
+    ]
+    gpus = f"{len(report.gpus)} GPUs ({', '.join(counts)})" if counts else "no GPU"
+    driver = f"driver {report.driver_version}, CUDA {report.cuda_version}" if report.driver_version else ""
+    dcgm = f"DCGM {report.dcgm_version}" if report.dcgm_version else ""
+    pressure = pressure_line(report.pressure) if report.pressure else ""
+    figures = "; ".join(part for part in (gpus, pressure, driver, dcgm) if part)
+    return f"\n{report.overall.word}: {figures}"

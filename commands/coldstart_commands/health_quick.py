@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coldstart_commands.health_answer import answer
+from coldstart_commands.health_answer import NagiosOption, Outputs, PrometheusOption, answer_with
 from coldstart_commands.shell import Shell, coldstart_command
+
+if TYPE_CHECKING:
+    from coldstart_health.verdict import HealthReport
 
 
 @coldstart_command("health.expect_gpus")
 def command(
     shell: Shell,
     active: Annotated[
-        bool, typer.Option("--active", help="Also run DCGM's software checks (`dcgmi diag -r 1`, a minute).")
+        bool,
+        typer.Option(
+            "--active",
+            help="Also put the GPUs to work: `dcgmi diag -r 1` (a minute), or a copy where there is no DCGM.",
+        ),
     ] = False,
     active_timeout: Annotated[
         float, typer.Option("--active-timeout", metavar="SECONDS", min=1, help="Deadline of `--active`.")
     ] = 90,
+    nagios: NagiosOption = False,
+    prometheus: PrometheusOption = None,
 ) -> None:
-    """Say in under five seconds whether this host and its GPUs may serve: driver, GPUs, pressure.
+    """Say in under five seconds whether this host and its GPUs may serve: driver, GPUs, fabric, pressure.
 
     Verdicts, the worst wins: ok, degraded (both exit 0), unknown, drain, reset, reboot, replace (all exit 3).
     """
     from coldstart_health.checks import quick_check
 
-    report = quick_check(shell.config, active=active, active_deadline_seconds=active_timeout)
-    answer(shell, report, "health.quick")
+    def check() -> HealthReport:
+        return quick_check(shell.config, active=active, active_deadline_seconds=active_timeout)
+
+    answer_with(shell, Outputs("quick", nagios, prometheus), check)

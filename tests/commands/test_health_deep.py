@@ -68,7 +68,7 @@ def test_people_read_one_line_per_gpu_with_evidence_and_action(
     environment = driver.environment | dcgmi.prints(shared_data(ISOLATED), status=205)
     result = deep(coldstart, environment)
     assert result.status == 3
-    assert "drain     GPU 1  NVIDIA H100" in result.stdout
+    assert "GPU 1    drain    faulty_memory  have NVIDIA's field diagnostic" in result.stdout
     assert "faulty_memory: memory: Found 2 faulty memory elements on GPU 1" in result.stdout
     assert "coldstart: error: nothing may be placed on this host: drain: faulty_memory" in result.stderr
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from conftest import Coldstart, Result
 from stand_ins.gpu_driver import Dcgmi, GpuDriver, has_real_driver
@@ -43,19 +46,140 @@ def test_a_host_without_gpus_is_said_to_be_one(coldstart: Coldstart) -> None:
     result = quick(coldstart, None)
     assert result.status == 0, result.stderr
     assert "no GPU on this host, and none is expected" in result.stdout
-    assert "host  CPU" in result.stdout
+    assert "ok: no GPU; CPU" in result.stdout
 
 
-def test_every_gpu_has_a_line_that_begins_with_its_verdict(coldstart: Coldstart, driver: GpuDriver) -> None:
-    driver.control("2 remap_pending 1", "4 persistence 0")
+def test_a_table_says_of_every_gpu_what_is_wrong_and_what_to_do(
+    coldstart: Coldstart, driver: GpuDriver
+) -> None:
+    driver.control("2 remap_pending 1", "4 persistence 0", "4 ecc 0")
     result = quick(coldstart, driver)
     assert result.status == 3
-    lines = [line.split() for line in result.stdout.splitlines() if " GPU " in line]
-    assert [words[0] for words in lines] == ["ok", "ok", "reset", "ok", "degraded", "ok", "ok", "ok"]
-    assert "GPU-00000000-0000-0000-0000-000000000002" in lines[2]
-    assert "row_remap_pending: a row remapping waits for a reset; drain it, then" in result.stdout
+    table = result.stdout.split("\n\n")[0].splitlines()
+    assert table[0].split() == ["SUBJECT", "VERDICT", "REASON", "ACTION"]
+    rows = [line[8:].split(maxsplit=2) for line in table[1:]]
+    assert [line[:8].strip() for line in table[1:]] == [
+        "host",
+        "fabric",
+        "GPU 0",
+        "GPU 1",
+        "GPU 2",
+        "GPU 3",
+        "GPU 4",
+        "",
+        "GPU 5",
+        "GPU 6",
+        "GPU 7",
+    ]
+    assert [row[0] for row in rows if row[0] != "ok"] == ["reset", "degraded", "degraded"]
+    assert rows[4][1:] == [
+        "row_remap_pending",
+        "drain it, then `nvidia-smi --gpu-reset -i GPU-00000000-0000-0000-0000-000000000002`",
+    ]
+    assert "GPU 2  NVIDIA H100 80GB HBM3  GPU-00000000-0000-0000-0000-000000000002" in result.stdout
+    assert "  row_remap_pending: a row remapping waits for a reset" in result.stdout
+    assert result.stdout.splitlines()[-1].startswith("reset: 8 GPUs (6 ok, 1 degraded, 1 reset); CPU")
     assert "coldstart: error: nothing may be placed on this host: reset: row_remap_pending" in result.stderr
     assert "hint: drain it, then `nvidia-smi --gpu-reset -i GPU-" in result.stderr
+
+
+def test_every_gpu_is_named_when_more_is_asked_for(coldstart: Coldstart, driver: GpuDriver) -> None:
+    driver.control("* count 2")
+    assert "GPU-00000000" not in quick(coldstart, driver).stdout
+    assert "GPU 1  NVIDIA H100 80GB HBM3  GPU-0000" in quick(coldstart, driver, "--verbose").stdout
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "word"),
+    [
+        ([], 0, "OK - ok"),
+        (["0 persistence 0"], 1, "WARNING - degraded: persistence_off"),
+        (["0 remap_pending 1"], 2, "CRITICAL - reset: row_remap_pending"),
+        (["0 error DeviceGetEccMode 999"], 3, "UNKNOWN - unknown: nvml_error"),
+        (["* error Init 4"], 3, "UNKNOWN - unknown: nvml_no_permission"),
+    ],
+)
+def test_nagios_gets_one_line_with_figures_and_its_own_exit_status(
+    coldstart: Coldstart, driver: GpuDriver, lines: list[str], status: int, word: str
+) -> None:
+    driver.control("* count 2", *lines)
+    result = quick(coldstart, driver, "--nagios")
+    assert result.status == status
+    assert result.stderr == ""
+    text, _, figures = result.stdout.rstrip("\n").partition(" | ")
+    assert "\n" not in figures
+    assert text.startswith(f"HEALTH {word}")
+    figure = re.compile(r"('[^']+'|[^ ='|]+)=-?[\d.]+(s|%|B|c)?(;[\d.]*){0,4}")
+    assert all(figure.fullmatch(part) for part in re.findall(r"(?:'[^']*'|[^ ])+", figures))
+
+
+def test_nagios_is_told_of_an_error_as_unknown(coldstart: Coldstart, driver: GpuDriver) -> None:
+    result = quick(coldstart, driver, "--nagios", COLDSTART_HEALTH_WARN_PERCENT="2000")
+    assert result.status == 3
+    assert result.stdout.startswith("HEALTH UNKNOWN - health.warn_percent")
+    assert quick(coldstart, driver, "--nagios", "--json").status == 2
+
+
+def samples(path: Path) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    families = list(text_string_to_metric_families(path.read_text()))
+    assert all(family.name.startswith("coldstart_health_") and family.documentation for family in families)
+    return {
+        (sample.name.removeprefix("coldstart_health_"), frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_the_textfile_is_read_by_prometheus_own_parser(
+    coldstart: Coldstart, driver: GpuDriver, tmp_path: Path
+) -> None:
+    file = tmp_path / "textfile" / "coldstart.prom"
+    driver.control("* count 2", "1 remap_pending 1")
+    result = quick(coldstart, driver, "--prometheus", str(file), "--expect-gpus", "2")
+    assert result.status == 3
+    found = samples(file)
+    gpu = {"run": "quick", "subject": "GPU-00000000-0000-0000-0000-000000000001", "gpu": "1"}
+
+    def value(name: str, **labels: str) -> float | None:
+        return found.get((name, frozenset(labels.items())))
+
+    assert value("verdict", **gpu) == 4
+    assert value("verdict", run="quick", subject="all", gpu="") == 4
+    assert value("state", **gpu, verdict="reset") == 1
+    assert value("state", **gpu, verdict="ok") == 0
+    assert value("may_serve", run="quick") == 0
+    assert value("gpus", run="quick", kind="expected") == 2
+    assert value("gpu_temperature_celsius", **gpu) == 34
+    reason = {key: text for key, text in gpu.items() if key != "gpu"}
+    assert value("reason", **reason, reason="row_remap_pending", verdict="reset") == 1
+    assert abs((value("last_success_timestamp_seconds", run="quick") or 0) - time.time()) < 60
+    assert [path.name for path in file.parent.iterdir()] == ["coldstart.prom"]
+
+
+def test_a_run_that_could_not_look_keeps_the_time_of_the_last_that_could(
+    coldstart: Coldstart, driver: GpuDriver, tmp_path: Path
+) -> None:
+    file = tmp_path / "coldstart.prom"
+    key = ("last_success_timestamp_seconds", frozenset({("run", "quick")}))
+    driver.control("* count 1", "0 crash DeviceGetName")
+    assert quick(coldstart, driver, "--prometheus", str(file)).status == 3
+    assert key not in samples(file)
+    driver.control("* count 1")
+    quick(coldstart, driver, "--prometheus", str(file))
+    success = samples(file)[key]
+    driver.control("* count 1", "0 crash DeviceGetName")
+    quick(coldstart, driver, "--prometheus", str(file))
+    assert samples(file)[key] == success
+    assert samples(file)["check_success", frozenset({("run", "quick"), ("check", "nvml")})] == 0
+
+
+@pytest.mark.parametrize(("name", "status"), [("a", 0), ("nowhere/\n/x", 0), ("file/below", 73)])
+def test_a_textfile_goes_where_it_is_wanted_or_is_refused_by_name(
+    coldstart: Coldstart, driver: GpuDriver, tmp_path: Path, name: str, status: int
+) -> None:
+    (tmp_path / "file").write_text("")
+    result = quick(coldstart, driver, "--prometheus", str(tmp_path / name))
+    assert result.status == status, result.stderr
 
 
 def test_degraded_may_serve_and_warns(coldstart: Coldstart, driver: GpuDriver) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from coldstart_cli.errors import ExitCode
 from coldstart_health.checks import ACTIVE_DEADLINE_SECONDS
 from coldstart_health.dcgm_run import LEVEL_DEADLINES_SECONDS
 from conftest import REPOSITORY
@@ -56,7 +57,8 @@ def test_the_timer_is_weekly_spread_and_catches_up() -> None:
 @pytest.mark.parametrize(
     ("name", "deadline_seconds"),
     [
-        ("coldstart-health-quick.service", ACTIVE_DEADLINE_SECONDS),
+        ("coldstart-health-boot.service", ACTIVE_DEADLINE_SECONDS),
+        ("coldstart-health-quick.service", 5.0),
         ("coldstart-health-deep.service", LEVEL_DEADLINES_SECONDS[3]),
     ],
 )
@@ -67,3 +69,38 @@ def test_systemd_waits_longer_than_the_command_itself(name: str, deadline_second
     assert int(match[1]) * 60 > deadline_seconds + 30
     assert service["Type"] == "oneshot"
     assert "SuccessExitStatus" not in service, "a bad verdict must fail the unit"
+
+
+def test_the_host_goes_on_being_watched_after_boot() -> None:
+    timer = read("coldstart-health-quick.timer")["Timer"]
+    assert {"OnBootSec", "OnUnitInactiveSec"} <= set(timer)
+    watched = read("coldstart-health-quick.service")["Service"]
+    assert "RemainAfterExit" not in watched, "a timer does not start a unit that is still active"
+    assert read("coldstart-health-boot.service")["Service"]["RemainAfterExit"] == "yes"
+    assert "--active" not in watched["ExecStart"]
+
+
+def test_a_busy_host_is_asked_again_and_a_sick_one_fails_the_unit() -> None:
+    unit = read("coldstart-health-deep.service")
+    final = {int(code) for code in unit["Service"]["RestartPreventExitStatus"].split()}
+    assert {*map(int, ExitCode)} - final == {ExitCode.OK, ExitCode.TEMPFAIL}
+    assert unit["Service"]["Restart"] == "on-failure"
+    assert unit["Unit"]["StartLimitIntervalSec"] == "0"
+
+
+def test_no_exit_code_fails_a_unit_that_asks_as_its_condition(tmp_path: Path) -> None:
+    # 1 to 254 skip the unit, 255 and signals fail it; 200 to 243 are systemd's own
+    assert all(code < 128 or code in {ExitCode.INTERRUPTED, ExitCode.TERMINATED} for code in ExitCode)
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    program = Path(sys.executable).parent / "coldstart"
+    unit = tmp_path / "conditional.service"
+    unit.write_text(f"[Service]\nType=oneshot\nExecCondition={program} health quick\nExecStart=/bin/true\n")
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, "conditional" in done.stderr) == (0, False), done.stderr
