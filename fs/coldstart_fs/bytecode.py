@@ -56,15 +56,18 @@ class BytecodeCheck:
             if node.name.endswith(b".py") and not node.inode.is_directory
         }
         cached: set[tuple[bytes, bytes]] = set()
+        beside: set[bytes] = set()
         for node in entries:
             if node.name == b"__pycache__" and node.inode.is_directory:
                 cached = self._visit_cache(node, sources)
             elif node.name.endswith(b".pyc") and node.inode.is_file:
-                source = self._source(sources.get(node.name.removesuffix(b".pyc")))
+                module = node.name.removesuffix(b".pyc")
+                beside.add(module)
+                source = self._source(sources.get(module))
                 if source is not None:  # without a source it is what Python imports
                     self._pairs[node.inode.number].append(_Pair(node, source, is_cached=False))
         if sources:
-            self._look_for_missing(directory, sources, cached)
+            self._look_for_missing(directory, sources, cached, beside)
 
     def _visit_cache(self, folder: Node, sources: dict[bytes, Node]) -> set[tuple[bytes, bytes]]:
         """Pair byte code with sources; answers the modules and tags that are there, unoptimised."""
@@ -89,7 +92,11 @@ class BytecodeCheck:
         return node.inode if node is not None and node.inode.is_file else None
 
     def _look_for_missing(
-        self, directory: Node, sources: dict[bytes, Node], cached: set[tuple[bytes, bytes]]
+        self,
+        directory: Node,
+        sources: dict[bytes, Node],
+        cached: set[tuple[bytes, bytes]],
+        beside: set[bytes],
     ) -> None:
         place = _INSTALLED.fullmatch(directory.path)
         if place is None:
@@ -99,8 +106,11 @@ class BytecodeCheck:
         if not all(part.isidentifier() for part in map(_text, parts)) or not _TESTS.isdisjoint(parts):
             return
         version = _VERSION.search(place["library"])
-        tag = b"cpython-%s%s" % version.groups() if version else None
-        compiled = {module for module, its_tag in cached if tag in {None, its_tag}}
+        if version is not None and version[1] == b"2":
+            compiled = beside
+        else:
+            tag = b"cpython-%s%s" % version.groups() if version else None
+            compiled = {module for module, its_tag in cached if tag in {None, its_tag}}
         for module, node in sources.items():
             if not _text(module).isidentifier() or (source := self._source(node)) is None:
                 continue

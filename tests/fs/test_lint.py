@@ -202,6 +202,15 @@ def test_missing_byte_code_is_counted_by_package(bench: Bench) -> None:
     ]
 
 
+def test_python_2_keeps_byte_code_beside_its_source(bench: Bench) -> None:
+    layer = Layer()
+    for version in ("2.7", "3.11"):
+        layer.file(f"usr/lib/python{version}/m.py", b"1", mtime=7)
+    layer.file("usr/lib/python2.7/m.pyc", pyc(7, magic=b"\x03\xf3\r\n"))
+    layer.file("usr/lib/python3.11/m.pyc", pyc(0, 7, 1))
+    assert found(bench.lint(layer), "missing-bytecode") == ["usr/lib/python3.11/m.py"]
+
+
 def test_optimised_byte_code_alone_is_none(bench: Bench) -> None:
     layer = Layer().file("opt/lib/python3.11/m.py", b"1", mtime=1)
     layer.file("opt/lib/python3.11/__pycache__/m.cpython-311.opt-1.pyc", pyc(0, 1, 1))
