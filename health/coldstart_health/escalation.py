@@ -12,6 +12,7 @@ from coldstart_health.repairs import MENDABLE, repair_since, too_many, with_repa
 from coldstart_health.verdict import Finding, Verdict, worst
 
 EXERCISED = frozenset({"dcgm", "cuda"})  # what is found only when a GPU is put to work
+_THOROUGH_CALL = "nvmlDeviceValidateInforom"  # not asked before each launch
 _KEPT_CAUSES = 32
 _EVIDENCE_LENGTH = 400
 Judged = tuple[Verdict, str | None]
@@ -31,7 +32,7 @@ def found_bad(
             found=finding.verdict,
             verdict=verdict,
             source=finding.source,
-            level=max(run.level if finding.source in EXERCISED else 0, known.level if known else 0),
+            level=max(_level(finding, run), known.level if known else 0),
             evidence=finding.evidence[:_EVIDENCE_LENGTH],
             action=finding.action,
             first=known.first if known else run.ended,
@@ -40,6 +41,13 @@ def found_bad(
             escalated=escalated,
         )
     return replace(record, causes=tuple(causes.values())[:_KEPT_CAUSES])
+
+
+def _level(finding: Finding, run: RunFacts) -> int:
+    """Which kind of run can see it gone: one that looks as deep as the one that found it."""
+    if finding.source in EXERCISED:
+        return run.level
+    return 1 if finding.evidence.startswith(_THOROUGH_CALL) else 0
 
 
 def gone_after_reboot(record: GpuRecord, moment: Moment) -> GpuRecord:

@@ -145,6 +145,14 @@ def test_a_fatal_error_of_a_switch_blocks_the_host_until_a_clean_run_in_a_new_bo
     assert not run(state, boot=2).records[0].blocks
 
 
+def test_what_only_a_thorough_look_sees_is_not_disproved_by_a_quick_one() -> None:
+    fault = "nvmlDeviceValidateInforom: corrupted (NVML 14)"
+    state = run(Quarantine(), Finding("inforom_corrupt", Verdict.DRAIN, UUID.format(1), "nvml", fault))
+    for number in range(2, 6):
+        state = run(state, boot=number)
+    assert state.records[0].blocks
+
+
 def test_old_lines_of_the_log_after_a_reset_are_no_failed_reset() -> None:
     state = run(Quarantine(), xid(UUID.format(1), Verdict.RESET))
     assert run(state, xid(UUID.format(1), Verdict.RESET), at=200).records[0].verdict is Verdict.RESET
