@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ class GatheredWriter:
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise IoFailure(f"cannot write `{path}`: {error.strerror}") from error
+            raise _failure(path, error) from error
 
     def write(self, piece: bytes | bytearray | memoryview) -> int:
         """Append one piece; the offset that it has in the file."""
@@ -45,7 +46,7 @@ class GatheredWriter:
                 if left:
                     pieces = _after(pieces, written)
         except OSError as error:
-            raise IoFailure(f"cannot write `{self.path}`: {error.strerror}") from error
+            raise _failure(self.path, error) from error
 
     def fileno(self) -> int:
         return self._descriptor
@@ -55,6 +56,14 @@ class GatheredWriter:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _failure(path: Path, error: OSError) -> IoFailure:
+    # the scratch folder goes with the failure: what is full is the disk of the folder above
+    full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+    return IoFailure(
+        f"cannot write `{path}`: {error.strerror}", hint=f"df -h {path.parent.parent}" if full else None
+    )
 
 
 def _after(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from coldstart_cli.errors import DataError
+from coldstart_cli.errors import DataError, IoFailure
 from coldstart_fs.chunk import decode_chunk, verify
 from coldstart_fs.locator import ChunkLocation, Locator
 from coldstart_fs.names import locator_key, pack_key
@@ -32,7 +32,7 @@ class HeldChunks:
                 path = store.local_path(key)
                 if path is None:
                     path = scratch / f"{number}.locator"
-                    path.write_bytes(store.get(key))
+                    _write(path, store.get(key))
                 try:
                     locator = held._by_key[key] = Locator.open(path)
                 except DataError as error:
@@ -79,3 +79,10 @@ class HeldChunks:
         if pack not in self._packs:
             self._packs[pack] = self._store.exists(pack_key(pack))
         return self._packs[pack]
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise IoFailure(f"cannot write `{path}`: {error.strerror}") from error

@@ -94,7 +94,5 @@ class Spool:
 def _punch(descriptor: int, offset: int, length: int) -> bool:
     """Whether a range of a file was given back; Python has no call for it."""
     libc = ctypes.CDLL(None, use_errno=True)
-    result = libc.fallocate64(
-        descriptor, _KEEP_SIZE_PUNCH_HOLE, ctypes.c_int64(offset), ctypes.c_int64(length)
-    )
+    result = libc.fallocate(descriptor, _KEEP_SIZE_PUNCH_HOLE, ctypes.c_int64(offset), ctypes.c_int64(length))
     return int(result) == 0

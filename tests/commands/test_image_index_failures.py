@@ -60,7 +60,7 @@ def test_a_disk_that_fills_at_any_step_is_named_and_left_as_it_was(
         result = coldstart("image", "index", f"oci:{layout}", "--name", "x", "--store", disk / "store")
         assert result.status == 74, result.stderr
         assert "No space left on device" in result.stderr
-        assert str(disk / "store") in result.stderr
+        assert f"hint: df -h {disk / 'store'}" in result.stderr
         assert "Traceback" not in result.stderr
         assert_nothing_published(disk / "store")
 
