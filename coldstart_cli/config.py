@@ -90,6 +90,13 @@ SETTINGS: tuple[Setting, ...] = (
         "programs.cuda_checkpoint", str, "cuda-checkpoint program, name or path", _text("cuda-checkpoint")
     ),
     Setting("programs.dcgmi", str, "DCGM's dcgmi program, name or path", _text("dcgmi")),
+    Setting("programs.journalctl", str, "systemd's journalctl program, name or path", _text("journalctl")),
+    Setting(
+        "health.kernel_log",
+        str,
+        "kernel log: a device like /dev/kmsg, `journal`, or `none` to judge without it",
+        _text("/dev/kmsg"),
+    ),
     Setting("health.expect_gpus", int, "GPUs this host should have; unset: what the last boot had", _nothing),
     Setting(
         "health.warn_percent", float, "CPU, memory or disk use that makes a host degraded", _number(80.0)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli.files import mounts_below
+from stand_ins.kernel_log import KernelLogFile
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED_DATA = REPOSITORY.parent / "shared" / "data"
@@ -66,8 +67,23 @@ class Coldstart:
         )
 
 
+@pytest.fixture(scope="session")
+def clean_kernel_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return KernelLogFile(tmp_path_factory.mktemp("kernel-log")).path
+
+
+@pytest.fixture
+def kernel_log(tmp_path: Path, isolated_environment: None, monkeypatch: pytest.MonkeyPatch) -> KernelLogFile:
+    """A kernel log of this test's own, which the product reads."""
+    log = KernelLogFile(tmp_path)
+    monkeypatch.setenv("COLDSTART_HEALTH_KERNEL_LOG", str(log.path))
+    return log
+
+
 @pytest.fixture(autouse=True)
-def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def isolated_environment(
+    tmp_path: Path, clean_kernel_log: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """No COLDSTART_* of the caller, all folders below the test's own, no mount left behind."""
     for name in list(os.environ):
         if name.startswith("COLDSTART_") or name in _COLOR_VARIABLES:
@@ -77,6 +93,9 @@ def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     for name in ("state", "cache", "run"):
         monkeypatch.setenv(f"COLDSTART_{name.upper()}_DIR", str(tmp_path / "coldstart" / name))
     monkeypatch.setenv("CONFIGURATION_DIRECTORY", str(tmp_path / "coldstart" / "etc"))
+    # what the kernel of the machine that runs the tests went through must not decide them
+    monkeypatch.setenv("COLDSTART_HEALTH_KERNEL_LOG", str(clean_kernel_log))
+    monkeypatch.setenv("COLDSTART_PROGRAMS_JOURNALCTL", "/nonexistent/journalctl")
     yield
     left = mounts_below(tmp_path)
     for point in left:

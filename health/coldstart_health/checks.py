@@ -36,11 +36,13 @@ from coldstart_host.pci import PciGpu, pci_gpus
 
 if TYPE_CHECKING:
     from coldstart_health.dcgm_run import DcgmOutput
+    from coldstart_health.kernel_checks import KernelLog
     from coldstart_host.cuda_copy import CopyResult
 
 T = TypeVar("T")
 
 PRESSURE_DEADLINE_SECONDS = 4.0
+KERNEL_LOG_DEADLINE_SECONDS = 2.0
 ACTIVE_DEADLINE_SECONDS = 90.0
 THOROUGH_DEADLINE_SECONDS = 20.0
 
@@ -71,12 +73,15 @@ def gather(
     """All that the quick check reads, and this boot's GPUs recorded for the next one."""
     run = HealthRun(config)
     pressure = _InBackground(lambda: read_pressure(_folders(config)))
+    kernel_log = run.kernel_log_in_background(write=record)
     run.expectation()
     run.read_gpus(thorough=active)
     run.read_host()
     run.take_pressure(pressure)
     if active:
         run.exercise(deadline_seconds=active_deadline_seconds)
+        kernel_log = run.kernel_log_in_background(write=record)  # what the diagnosis provoked counts
+    run.take_kernel_log(kernel_log)
     if record:
         run.record_sample()
         run.record()
@@ -102,6 +107,7 @@ class HealthRun:
         self._previous: Sample | None = None
         self._diagnosing: Diagnosing | None = None
         self._orphans: tuple[int, ...] = ()
+        self._kernel_log: KernelLog | None = None
         self._dcgm: tuple[DcgmOutput, ...] = ()
         self._copies: tuple[CopyResult, ...] = ()
 
@@ -119,6 +125,7 @@ class HealthRun:
             previous=self._previous,
             diagnosing=self._diagnosing,
             orphans=self._orphans,
+            kernel_log=self._kernel_log,
             dcgm=self._dcgm,
             copies=self._copies,
             notes=tuple(self._notes),
@@ -162,6 +169,36 @@ class HealthRun:
     def take_pressure(self, sample: _InBackground[HostPressure]) -> None:
         with self._check("pressure"):
             self._pressure = sample.result(PRESSURE_DEADLINE_SECONDS)
+
+    def kernel_log_in_background(self, *, write: bool = True) -> KernelLogSample | None:
+        """Begin to read the kernel log; None where the configuration says not to."""
+        configured = self._config.text("health.kernel_log")
+        if configured == "none":
+            return None
+        state_folder, journalctl = self._config.state_folder, self._config.text("programs.journalctl")
+
+        def take() -> tuple[KernelLog, tuple[Finding, ...]]:
+            from coldstart_health.kernel_record import take_kernel_log
+
+            return take_kernel_log(
+                state_folder,
+                configured,
+                journalctl=journalctl,
+                deadline_seconds=KERNEL_LOG_DEADLINE_SECONDS,
+                write=write,
+            )
+
+        return _InBackground(take, "the kernel log")
+
+    def take_kernel_log(self, sample: KernelLogSample | None) -> None:
+        if sample is None:
+            evidence = "not read, as configured: no XID is seen"
+            self._notes.append(Finding("kernel_log_off", Verdict.OK, HOST, "kernel_log", evidence))
+            return
+        with self._check("kernel_log"):
+            # it may have to wait for a lock, and for the journal where the device has a gap
+            self._kernel_log, notes = sample.result(2 * KERNEL_LOG_DEADLINE_SECONDS)
+            self._notes += notes
 
     def exercise(self, *, deadline_seconds: float) -> None:
         """DCGM's software checks, or a copy to each GPU and back where DCGM is not installed."""
@@ -244,8 +281,9 @@ def _folders(config: Config) -> tuple[Path, ...]:
 class _InBackground(Generic[T]):
     """A call that may hang (a dead network file system under the state folder) in a thread we can leave."""
 
-    def __init__(self, function: Callable[[], T]) -> None:
+    def __init__(self, function: Callable[[], T], subject: str = "the host's file systems") -> None:
         self._function = function
+        self._subject = subject
         self._results: list[T] = []
         self._errors: list[Exception] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -256,7 +294,7 @@ class _InBackground(Generic[T]):
         if self._errors:
             raise self._errors[0]
         if not self._results:
-            raise BusyError(f"no answer from the host's file systems after {timeout_seconds:g} s")
+            raise BusyError(f"no answer from {self._subject} after {timeout_seconds:g} s")
         return self._results[0]
 
     def _run(self) -> None:
@@ -264,3 +302,6 @@ class _InBackground(Generic[T]):
             self._results.append(self._function())
         except Exception as error:  # noqa: BLE001 - raised again in the caller's thread
             self._errors.append(error)
+
+
+KernelLogSample = _InBackground["tuple[KernelLog, tuple[Finding, ...]]"]

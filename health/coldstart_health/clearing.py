@@ -10,6 +10,7 @@ from coldstart_cli.config import Config
 from coldstart_cli.errors import NotFoundError, UsageError
 from coldstart_health.audit import Person, append_audit, clearance, forgetting, fresh_start
 from coldstart_health.baseline import Baseline, GpuBaseline, load_baseline, update_baseline
+from coldstart_health.kernel_record import clear_kernel_events
 from coldstart_health.moment import Moment, now
 from coldstart_health.quarantine import (
     QuarantineUnreadableError,
@@ -51,6 +52,7 @@ def clear_gpu(config: Config, selector: str, *, why: str, by: Person, dry_run: b
         return _without(state, [record], by=by, why=why, moment=moment)
 
     update_quarantine(config.state_folder, change, wait_seconds=LOCK_WAIT_SECONDS)
+    _forget_kernel_events(config.state_folder, found)
     return Cleared(tuple(found))
 
 
@@ -76,7 +78,14 @@ def clear_all(config: Config, *, why: str, by: Person, dry_run: bool = False) ->
         after = _without(state, records, by=by, why=why, moment=moment)
         if records or kept:
             save_quarantine(path, replace(after, sequence=state.sequence + 1))
+    _forget_kernel_events(folder, records)
     return Cleared(records, kept)
+
+
+def _forget_kernel_events(state_folder: Path, records: Sequence[GpuRecord]) -> None:
+    """What was cleared must not come back out of the same old lines of the kernel log."""
+    for record in records:
+        clear_kernel_events(state_folder, subject=record.name.subject, pci_bus_id=record.name.pci_bus_id)
 
 
 def forget_baseline(config: Config, selector: str, *, why: str, by: Person, dry_run: bool = False) -> GpuName:

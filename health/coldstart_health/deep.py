@@ -62,6 +62,7 @@ def deep_check(
             _finished(config, run, this)
             raise
         run.add_diagnosis(runs.outputs)
+        run.take_kernel_log(run.kernel_log_in_background())
         run.record()
         return _finished(config, run, this)
 

@@ -17,6 +17,7 @@ from coldstart_host.pci import PciGpu
 
 if TYPE_CHECKING:
     from coldstart_health.dcgm_run import DcgmOutput
+    from coldstart_health.kernel_checks import KernelLog
     from coldstart_host.cuda_copy import CopyResult
 
 
@@ -49,6 +50,7 @@ class Evidence:
     previous: Sample | None = None
     diagnosing: Diagnosing | None = None
     orphans: tuple[int, ...] = ()
+    kernel_log: KernelLog | None = None
     dcgm: tuple[DcgmOutput, ...] = ()
     copies: tuple[CopyResult, ...] = ()
     notes: tuple[Finding, ...] = ()
@@ -59,3 +61,8 @@ class Evidence:
         """NVML says that there is none, or that there is no driver to have one."""
         fault = self.reading.fault
         return self.reading.count == 0 or (fault is not None and fault.code in NO_DRIVER_CODES)
+
+    @property
+    def gpuless(self) -> bool:
+        """No GPU is here, on the bus neither, and none is expected."""
+        return self.no_gpus and not self.expected.count and not any(gpu.ours for gpu in self.bus)

@@ -86,3 +86,11 @@ def fault_finding(fault: NvmlFault, subject: str, *, about: str = "") -> Finding
     reason, verdict, action = FAULTS.get(fault.code, ("nvml_error", Verdict.UNKNOWN, LOOK))
     evidence = f"{fault.call}: {fault.text} (NVML {fault.code}){about}"
     return Finding(reason, verdict, subject, SOURCE, evidence, action.format(gpu=subject))
+
+
+def recovery_finding(action: int, subject: str, source: str, evidence: str) -> Finding:
+    """What the driver wants done, as the kernel log has it."""
+    if action == RecoveryAction.NONE:
+        return Finding("recovery_none", Verdict.OK, subject, source, evidence)
+    reason, verdict, remedy = RECOVERY.get(action, ("recovery_other", Verdict.UNKNOWN, LOOK))
+    return Finding(reason, verdict, subject, source, evidence, remedy.format(gpu=subject))

@@ -15,12 +15,12 @@ from coldstart_health.gpu_faults import fault_finding
 from coldstart_health.verdict import HOST, Expectation, Finding, Verdict
 from coldstart_host.gpu import NvmlReading
 from coldstart_host.gpu_codes import NvmlCode
+from coldstart_host.kernel import boot_id
 from coldstart_host.pci import PciGpu
 
 _SCHEMA = "coldstart.health.inventory"
 _VERSION = 1
 _SOURCE = "inventory"
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 NO_DRIVER_CODES = frozenset({NvmlCode.LIBRARY_NOT_FOUND, NvmlCode.DRIVER_NOT_LOADED})
 NONE_CODES = NO_DRIVER_CODES | {NvmlCode.GPU_NOT_FOUND}
 
@@ -78,7 +78,7 @@ def record_inventory(path: Path, reading: NvmlReading, known: Inventory | None) 
         for gpu in reading.gpus
         if gpu.uuid is not None
     )
-    inventory = Inventory(_BOOT_ID.read_text("ascii").strip(), reading.driver_version, gpus)
+    inventory = Inventory(boot_id(), reading.driver_version, gpus)
     if inventory == known or (known is None and not gpus):
         return
     document: dict[str, Any] = {

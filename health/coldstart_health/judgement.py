@@ -54,8 +54,7 @@ def _findings(
     yield from evidence.notes
     for check in checks:
         if error := check.error:
-            reason = f"{check.name}{NOT_CHECKED}"
-            yield Finding(reason, Verdict.UNKNOWN, HOST, check.name, error.message, error.hint)
+            yield _not_checked(check.name, error, gpuless=evidence.gpuless)
     gpus = evidence.reading.gpus
     uptime = evidence.clock.uptime_seconds if evidence.clock else None
     for gpu in gpus:
@@ -68,12 +67,26 @@ def _findings(
     if evidence.clock:
         yield from clock_findings(evidence.clock, evidence.previous)
     yield from diagnosing_findings(evidence.diagnosing, evidence.orphans)
+    if evidence.kernel_log:
+        from coldstart_health.kernel_checks import kernel_findings
+
+        yield from kernel_findings(
+            evidence.kernel_log, evidence.reading, evidence.known, gpuless=evidence.gpuless
+        )
     if evidence.copies:
         from coldstart_health.cuda_checks import copy_findings
 
         yield from copy_findings(evidence.copies, gpus)
     if diagnosis:
         yield from diagnosis.findings
+
+
+def _not_checked(check: str, error: ColdstartError, *, gpuless: bool) -> Finding:
+    """Unknown; but where there are no GPUs to be, the kernel log is only read for the host's sake."""
+    if check == "kernel_log":
+        verdict = Verdict.OK if gpuless else Verdict.UNKNOWN
+        return Finding("kmsg_denied", verdict, HOST, check, error.message, error.hint)
+    return Finding(f"{check}{NOT_CHECKED}", Verdict.UNKNOWN, HOST, check, error.message, error.hint)
 
 
 def _diagnosis(evidence: Evidence) -> tuple[Diagnosis | None, tuple[CheckRun, ...]]:
@@ -99,7 +112,7 @@ def _gpu_verdicts(
     for subject, label in diagnosis.labels.items() if diagnosis else ():
         labels.setdefault(subject, label)
     for finding in findings:
-        if finding.subject.startswith("pci:"):
+        if finding.subject.startswith(("pci:", "GPU-")):
             labels.setdefault(finding.subject, "GPU")
     return tuple(
         GpuVerdict(

@@ -73,3 +73,8 @@ def _fuse_problem(device: Path) -> str | None:
             return f"{device}: the fuse module is not loaded"
         return f"{device}: {error.strerror}"
     return None
+
+
+def boot_id(proc: Path = _PROC) -> str:
+    """Names this boot: no clock is involved, and no two boots share it."""
+    return (proc / "sys/kernel/random/boot_id").read_text("ascii").strip()

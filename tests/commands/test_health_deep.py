@@ -96,7 +96,7 @@ def test_the_real_pass_of_a_t4_is_ok(coldstart: Coldstart, driver: GpuDriver, dc
     assert result.status == 0, result.stderr
     content = document(result)
     assert content["verdict"] == "ok"
-    assert [check["name"] for check in content["checks"]] == ["nvml", "dcgm"]
+    assert [check["name"] for check in content["checks"]] == ["nvml", "dcgm", "kernel_log"]
 
 
 def test_an_absent_dcgm_is_unavailable_with_the_remedy(coldstart: Coldstart) -> None:

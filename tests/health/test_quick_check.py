@@ -12,13 +12,16 @@ import pytest
 from coldstart_cli import config as configuration
 from coldstart_cli.config import Scalar
 from coldstart_cli.errors import ConfigError, UsageError
-from coldstart_health import checks
+from coldstart_health import checks, kernel_record
+from coldstart_health.audit import Person
+from coldstart_health.clearing import clear_gpu
 from coldstart_health.pressure import HostPressure
 from coldstart_health.verdict import HealthReport, Verdict
 from coldstart_host.clock import ClockFacts
 from coldstart_host.fabric import FabricFacts
 from coldstart_host.pci import PciGpu
 from stand_ins.gpu_driver import Dcgmi, GpuDriver, has_real_driver
+from stand_ins.kernel_log import KernelLogFile
 
 GPU_UUID = "GPU-00000000-0000-0000-0000-00000000000{}"
 H100_ON_BUS = tuple(PciGpu(f"0000:{0x1A + index:02x}:00.0", "0x2330", "nvidia") for index in range(8))
@@ -102,7 +105,7 @@ def test_healthy_gpus_are_ok_and_remembered(driver: GpuDriver) -> None:
     assert report.overall is Verdict.OK
     assert report.findings == ()
     assert [gpu.verdict for gpu in report.gpus] == [Verdict.OK] * 8
-    assert {check.name for check in report.checks} == {"nvml", "pressure"}
+    assert {check.name for check in report.checks} == {"nvml", "pressure", "kernel_log"}
     record = json.loads(inventory().read_text())
     assert (record["schema"], record["version"]) == ("coldstart.health.inventory", 1)
     assert [gpu["uuid"] for gpu in record["gpus"]] == [GPU_UUID.format(index) for index in range(8)]
@@ -251,6 +254,69 @@ def test_a_file_system_that_does_not_answer_is_unknown(monkeypatch: pytest.Monke
     finally:
         never.set()
     assert ("pressure_not_checked", Verdict.UNKNOWN, "host") in reasons(report)
+
+
+def test_an_xid_takes_its_gpu_out_and_stays_when_the_log_is_overwritten(
+    driver: GpuDriver, kernel_log: KernelLogFile
+) -> None:
+    expected = [("xid_119", Verdict.RESET, GPU_UUID.format(2))]
+    kernel_log.say("NVRM: Xid (PCI:0000:1c:00): 119, pid=7, name=python3, Timeout after 6s")
+    assert reasons(quick()) == expected
+    kernel_log.say("other")
+    kernel_log.overwrite(2)
+    report = quick()
+    assert reasons(report) == expected
+    assert [gpu.verdict for gpu in report.gpus].count(Verdict.OK) == 7
+
+
+def test_a_cleared_gpu_does_not_come_back_out_of_old_lines(
+    driver: GpuDriver, kernel_log: KernelLogFile
+) -> None:
+    line = "NVRM: Xid (PCI:0000:1c:00): 119, pid=7, name=python3, Timeout after 6s"
+    kernel_log.say(line)
+    assert quick().overall is Verdict.RESET
+    by = Person(uid=0, user="root", sudo_user=None, login_uid=None, pid=1)
+    clear_gpu(configuration.load(), GPU_UUID.format(2), why="reset by hand", by=by)
+    assert quick().overall is Verdict.OK
+    kernel_log.say(line)
+    assert not quick().may_serve
+
+
+def test_a_hidden_kernel_log_is_unknown_where_there_are_gpus(
+    driver: GpuDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLDSTART_HEALTH_KERNEL_LOG", "/dev/null")
+    report = quick()
+    assert reasons(report) == [("kmsg_denied", Verdict.UNKNOWN, "host")]
+    assert report.unavailable is None
+
+
+def test_a_hidden_kernel_log_only_informs_where_no_gpu_is_nor_should_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    without_driver()
+    monkeypatch.setenv("COLDSTART_HEALTH_KERNEL_LOG", "/dev/null")
+    assert ("kmsg_denied", Verdict.OK, "host") in reasons(quick())
+    assert ("kmsg_denied", Verdict.UNKNOWN, "host") in reasons(quick(expect=1))
+
+
+def test_the_operator_may_judge_without_the_kernel_log_and_is_told(
+    driver: GpuDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLDSTART_HEALTH_KERNEL_LOG", "none")
+    assert reasons(quick()) == [("kernel_log_off", Verdict.OK, "host")]
+
+
+def test_a_kernel_log_that_does_not_answer_is_unknown(
+    driver: GpuDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = threading.Event()
+    monkeypatch.setattr(checks, "KERNEL_LOG_DEADLINE_SECONDS", 0.1)
+    monkeypatch.setattr(kernel_record, "take_kernel_log", lambda *_, **__: never.wait(30))
+    try:
+        assert reasons(quick()) == [("kmsg_denied", Verdict.UNKNOWN, "host")]
+    finally:
+        never.set()
 
 
 @pytest.fixture
