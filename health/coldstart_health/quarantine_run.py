@@ -112,7 +112,24 @@ def _seen(
     )
     if bad:
         return found_bad(record, bad, run, policy, was_reset=was_reset)
-    return found_clean(record, run, policy, was_reset=was_reset, whole=gpu.whole) if clean else record
+    return (
+        found_clean(record, run, policy, was_reset=was_reset, ended_by_reset=_ended_by_reset(record, gpu))
+        if clean
+        else record
+    )
+
+
+def _ended_by_reset(record: GpuRecord, gpu: SeenGpu) -> set[str]:
+    """Reasons that ended, which only a reset can have done.
+
+    NVML complains for as long as it lasts; the kernel log keeps its lines, and says which are over.
+    """
+    told = {finding.reason for finding in gpu.findings if finding.source == "kernel_log"}
+    return {
+        cause.reason
+        for cause in record.causes
+        if (cause.source == "nvml" and gpu.whole) or (cause.source == "kernel_log" and cause.reason in told)
+    }
 
 
 def _not_seen(record: GpuRecord, run: RunFacts, policy: Policy) -> GpuRecord:

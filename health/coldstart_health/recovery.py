@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from coldstart_health.moment import Moment
@@ -14,9 +15,14 @@ KEPT_ENDED = 16
 
 
 def found_clean(
-    record: GpuRecord, run: RunFacts, policy: Policy, *, was_reset: bool = False, whole: bool = False
+    record: GpuRecord,
+    run: RunFacts,
+    policy: Policy,
+    *,
+    was_reset: bool = False,
+    ended_by_reset: Collection[str] = (),
 ) -> GpuRecord:
-    """The record without the causes that this clean run disproves; `whole`: no complaint could be hidden."""
+    """The record without the causes that this clean run disproves; with what a reset ended."""
     kept: list[Cause] = []
     over: list[Cause] = []
     mended: dict[RepairKind, list[Cause]] = {}
@@ -25,8 +31,7 @@ def found_clean(
         if stays or not run.began.is_after(cause.last):  # a run from before says nothing
             kept.append(cause)
         elif cause.verdict in MENDABLE:
-            # what NVML reports for as long as it lasts is gone only because somebody reset the GPU
-            reset = was_reset or (whole and cause.source == "nvml")
+            reset = was_reset or cause.reason in ended_by_reset
             if repair := _repair_that_helped(cause, run.ended, was_reset=reset):
                 mended.setdefault(repair, []).append(cause)
                 over.append(cause)

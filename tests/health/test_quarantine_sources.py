@@ -158,6 +158,14 @@ def test_old_lines_of_the_log_after_a_reset_are_no_failed_reset() -> None:
     assert run(state, xid(UUID.format(1), Verdict.RESET), at=200).records[0].verdict is Verdict.RESET
 
 
+def test_a_line_of_the_log_that_is_over_after_a_reset_releases_what_needed_one() -> None:
+    state = run(Quarantine(), xid(UUID.format(1), Verdict.RESET))
+    assert run(state, at=200).records[0].blocks
+    assert not run(state, xid(UUID.format(1), Verdict.OK, "over"), at=200).records[0].blocks
+    reboot = run(Quarantine(), xid(UUID.format(1)))
+    assert run(reboot, xid(UUID.format(1), Verdict.OK, "over"), at=200).records[0].blocks
+
+
 def test_what_the_host_is_asked_anew_each_time_does_not_enter() -> None:
     full = Finding("disk_full", Verdict.DRAIN, HOST, "pressure", "full")
     missing = Finding("gpu_missing", Verdict.DRAIN, HOST, "inventory", "7 of 8")
