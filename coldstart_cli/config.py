@@ -99,6 +99,12 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("health.expect_gpus", int, "GPUs this host should have; unset: what the last boot had", _nothing),
     Setting(
+        "health.inventory",
+        str,
+        "file with the GPUs this host should have, as `inventory.json` in the state folder; unset: none",
+        _nothing,
+    ),
+    Setting(
         "health.warn_percent", float, "CPU, memory or disk use that makes a host degraded", _number(80.0)
     ),
     Setting("health.fail_percent", float, "CPU, memory or disk use that takes a host out", _number(90.0)),

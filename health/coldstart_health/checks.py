@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from coldstart_cli.config import Config
-from coldstart_cli.errors import BusyError, ColdstartError, ConfigError
+from coldstart_cli.errors import BusyError, ColdstartError, ConfigError, NotFoundError
 from coldstart_cli.process import is_installed
 from coldstart_health.diagnosing import Diagnosing, diagnosing_path, left_over, read_diagnosing
 from coldstart_health.evidence import Evidence, Limits
@@ -135,8 +135,12 @@ class HealthRun:
     def expectation(self) -> None:
         """The recorded inventory, and how many GPUs there should be."""
         configured = self._config.value("health.expect_gpus")
+        given = self._config.optional_text("health.inventory")
+        path = inventory_path(self._config.state_folder) if given is None else Path(given)
         try:
-            self._known = load_inventory(inventory_path(self._config.state_folder))
+            self._known = load_inventory(path)
+            if self._known is None and given is not None:
+                raise NotFoundError(f"GPU inventory does not exist: {path}", hint=f"write {path}")
         except ColdstartError as error:
             if configured.value is None:
                 self._note("inventory_unreadable", Verdict.UNKNOWN, error)
@@ -145,6 +149,10 @@ class HealthRun:
             if count < 0:
                 raise ConfigError(f"expected GPUs must not be negative: {count} ({configured.source})")
             self._expected = Expectation(count, configured.source, explicit=True)
+        elif self._known is not None and given is not None:
+            self._expected = Expectation(
+                len(self._known.gpus), f"inventory {path}", explicit=True, named=True
+            )
         elif self._known is not None:
             self._expected = Expectation(len(self._known.gpus), "last recorded boot", explicit=False)
 

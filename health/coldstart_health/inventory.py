@@ -130,6 +130,22 @@ def inventory_findings(
         yield _finding(
             "gpu_unexpected", Verdict.DEGRADED, evidence, "set `health.expect_gpus` to what is right"
         )
+    elif reading.complete and known is not None:
+        yield from _exchanged(reading, expected, known)
+
+
+def _exchanged(reading: NvmlReading, expected: Expectation, known: Inventory) -> Iterator[Finding]:
+    """As many as there should be, and others than those that were named or here before."""
+    before = {gpu.uuid for gpu in known.gpus}
+    here = {gpu.uuid: gpu for gpu in reading.gpus}
+    gone = [gpu for gpu in known.gpus if gpu.uuid not in here]
+    new = [gpu for uuid, gpu in here.items() if uuid not in before]
+    if gone and new:
+        names = ", ".join(f"{gpu.uuid} ({gpu.name})" for gpu in gone)
+        others = ", ".join(f"{gpu.uuid} ({gpu.name})" for gpu in new)
+        verdict = Verdict.DEGRADED if expected.named else Verdict.OK
+        action = f"correct {expected.source}" if expected.named else None
+        yield _finding("gpu_exchanged", verdict, f"{others} in the place of {names}", action)
 
 
 def no_gpu() -> Finding:

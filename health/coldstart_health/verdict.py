@@ -63,11 +63,15 @@ class CheckRun:
 
 @dataclass(frozen=True)
 class Expectation:
-    """How many GPUs this host should have; `explicit`: the operator says so, no earlier boot."""
+    """How many GPUs this host should have; `explicit`: the operator says so, no earlier boot.
+
+    `named`: and which ones.
+    """
 
     count: int
     source: str
     explicit: bool
+    named: bool = False
 
 
 @dataclass(frozen=True)

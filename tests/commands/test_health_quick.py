@@ -196,7 +196,8 @@ def test_the_document_holds_verdicts_facts_and_figures(coldstart: Coldstart, dri
     content = document(result)
     assert (content["verdict"], content["may_serve"]) == ("reset", False)
     assert reasons(content) == ["ecc_uncorrectable"]
-    assert content["expected_gpus"] == {"count": 2, "source": "command line", "explicit": True}
+    expected = {"count": 2, "source": "command line", "explicit": True, "named": False}
+    assert content["expected_gpus"] == expected
     assert [gpu["verdict"] for gpu in content["gpus"]] == ["ok", "reset"]
     assert content["gpus"][1]["facts"]["ecc"]["volatile_uncorrected"] == 4
     assert content["driver_version"] == "570.86.15"

@@ -381,3 +381,65 @@ def test_active_that_hangs_is_unknown_at_its_own_deadline(
     report = active(deadline_seconds=1)
     assert reasons(report) == [("probe_hang", Verdict.UNKNOWN, "host")]
     assert "dcgmi diag -r 1" in report.summary
+
+
+def test_an_inventory_file_names_the_gpus_that_should_be_here(driver: GpuDriver, tmp_path: Path) -> None:
+    quick()
+    given = tmp_path / "inventory.json"
+    given.write_bytes(inventory().read_bytes())
+    named = {"health.inventory": str(given)}
+    assert quick(**named).findings == ()
+    driver.control("* count 7")
+    report = quick(**named)
+    assert reasons(report) == [("gpu_missing", Verdict.DRAIN, "host")]
+    assert f"8 GPUs expected (inventory {given})" in report.summary
+    driver.control("7 uuid 77")
+    report = quick(**named)
+    assert reasons(report) == [("gpu_exchanged", Verdict.DEGRADED, "host")]
+    driver.control("* count 9")
+    assert reasons(quick(**named)) == [("gpu_unexpected", Verdict.DEGRADED, "host")]
+
+
+def test_a_gpu_that_was_exchanged_since_the_last_boot_is_told(driver: GpuDriver) -> None:
+    quick()
+    driver.control("7 uuid 77")
+    assert reasons(quick()) == [("gpu_exchanged", Verdict.OK, "host")]
+    assert quick().findings == (), "it is the record now"
+
+
+def test_an_inventory_file_that_is_not_there_is_unknown(driver: GpuDriver, tmp_path: Path) -> None:
+    report = quick(**{"health.inventory": str(tmp_path / "absent.json")})
+    assert ("inventory_unreadable", Verdict.UNKNOWN, "host") in reasons(report)
+
+
+def test_one_of_sixteen_gpus_that_vanishes_half_way_is_the_only_one_judged(driver: GpuDriver) -> None:
+    driver.control("* count 16")
+    quick()
+    driver.control("* count 16", "9 vanish DeviceGetEccMode")
+    report = quick()
+    assert [(finding.reason, finding.verdict) for finding in report.findings] == [
+        ("gpu_lost", Verdict.REBOOT)
+    ]
+    assert [gpu.verdict for gpu in report.gpus].count(Verdict.OK) == 15
+    assert report.host_verdict is Verdict.OK
+
+
+@pytest.mark.parametrize("code", [28, 9])
+def test_a_driver_that_finds_no_gpu_is_a_fault_only_where_one_is_expected(
+    driver: GpuDriver, code: int
+) -> None:
+    driver.control(f"* error Init {code}")
+    assert quick().overall is Verdict.OK
+    assert quick(expect=8).overall is Verdict.DRAIN
+
+
+def test_a_clock_that_jumped_between_two_runs_warns(
+    driver: GpuDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick()
+    set_ahead = ClockFacts(True, True, False, 0.01, 1_700_000_000.0 + 7200, 36_010.0)
+    monkeypatch.setattr(checks, "read_clock", lambda: set_ahead)
+    report = quick()
+    assert reasons(report) == [("clock_jumped", Verdict.DEGRADED, "host")]
+    assert "7200 s ahead" in report.summary
+    assert quick().overall is Verdict.OK, "told once"
