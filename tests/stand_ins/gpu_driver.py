@@ -86,6 +86,10 @@ class Dcgmi:
         return [line for line in lines if line.startswith("diag")]
 
     @property
+    def hanging(self) -> bool:
+        return (self.folder / "pids").exists()
+
+    @property
     def pids(self) -> list[int]:
         return [int(pid) for pid in (self.folder / "pids").read_text().split()]
 
