@@ -49,19 +49,33 @@ def answer_with(shell: Shell, outputs: Outputs, check: Callable[[], HealthReport
         raise UsageError("--nagios and --json are two answers: choose one")
     try:
         report = check()
-        if outputs.prometheus is not None:
-            from coldstart_health.prometheus import write_textfile
-
-            write_textfile(outputs.prometheus, report, run=outputs.run, now_seconds=time.time())
     except ColdstartError as error:
         if not outputs.nagios:
             raise
         shell.printer.answer(problem_line(NagiosStatus.UNKNOWN, error.message))
         raise AnswerStatus(NagiosStatus.UNKNOWN) from error
+    problem = _write_textfile(outputs, report)
+    if problem is not None:
+        # the verdict comes first: a full disk is one of the things it tells of
+        shell.printer.warning(problem.message)
     if outputs.nagios:
         shell.printer.answer(nagios_line(report, thresholds(shell.config)))
         raise AnswerStatus(nagios_status(report.overall))
     answer(shell, report, f"health.{outputs.run}")
+    if problem is not None:
+        raise problem
+
+
+def _write_textfile(outputs: Outputs, report: HealthReport) -> ColdstartError | None:
+    if outputs.prometheus is None:
+        return None
+    from coldstart_health.prometheus import write_textfile
+
+    try:
+        write_textfile(outputs.prometheus, report, run=outputs.run, now_seconds=time.time())
+    except ColdstartError as error:
+        return error
+    return None
 
 
 def answer(shell: Shell, report: HealthReport, schema: str) -> None:
@@ -94,7 +108,7 @@ class _Subject:
 
 def _subjects(report: HealthReport) -> Iterator[_Subject]:
     gpus = {gpu.subject for gpu in report.gpus}
-    elsewhere = {FABRIC, *gpus} if report.fabric else gpus
+    elsewhere = {FABRIC, *gpus}
     on_host = tuple(finding for finding in report.findings if finding.subject not in elsewhere)
     yield _Subject(HOST, report.host_verdict, on_host)
     if report.fabric_verdict is not None:

@@ -20,6 +20,7 @@ def report_document(report: HealthReport) -> dict[str, Any]:
         "host": {
             "verdict": report.host_verdict.word,
             "pressure": None if report.pressure is None else _pressure(report.pressure),
+            "clock": None if report.clock is None else asdict(report.clock),
         },
         "fabric": None if report.fabric_verdict is None else {"verdict": report.fabric_verdict.word},
         "gpus": [_gpu(gpu) for gpu in report.gpus],

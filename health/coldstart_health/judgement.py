@@ -43,6 +43,7 @@ def judge(evidence: Evidence) -> HealthReport:
         cuda_version=evidence.reading.cuda_version,
         dcgm_version=diagnosis.version if diagnosis else None,
         pressure=evidence.pressure,
+        clock=evidence.clock,
         copies=evidence.copies,
         fabric=has_fabric(evidence.reading.gpus, evidence.fabric),
     )

@@ -8,6 +8,7 @@ from enum import IntEnum
 
 from coldstart_cli.errors import ColdstartError, ExitCode
 from coldstart_health.pressure import HostPressure
+from coldstart_host.clock import ClockFacts
 from coldstart_host.cuda_copy import CopyResult
 from coldstart_host.gpu import GpuFacts
 
@@ -97,6 +98,7 @@ class HealthReport:
     cuda_version: str | None = None
     dcgm_version: str | None = None
     pressure: HostPressure | None = None
+    clock: ClockFacts | None = None
     fabric: bool = False
     copies: tuple[CopyResult, ...] = ()
 
@@ -113,7 +115,8 @@ class HealthReport:
     @property
     def fabric_verdict(self) -> Verdict | None:
         """None where there is no NVLink fabric."""
-        return worst(self._verdicts_of(FABRIC)) if self.fabric else None
+        found = self._verdicts_of(FABRIC)
+        return worst(found) if self.fabric or found else None
 
     def _verdicts_of(self, subject: str) -> list[Verdict]:
         return [finding.verdict for finding in self.findings if finding.subject == subject]

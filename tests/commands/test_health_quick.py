@@ -182,6 +182,9 @@ def test_a_textfile_goes_where_it_is_wanted_or_is_refused_by_name(
     (tmp_path / "file").write_text("")
     result = quick(coldstart, driver, "--prometheus", str(tmp_path / name))
     assert result.status == status, result.stderr
+    assert "ok: 8 GPUs" in result.stdout, "the verdict is told all the same"
+    driver.control("* remap_pending 1")
+    assert quick(coldstart, driver, "--prometheus", str(tmp_path / name)).status == 3
 
 
 def test_degraded_may_serve_and_warns(coldstart: Coldstart, driver: GpuDriver) -> None:
