@@ -14,7 +14,7 @@ packages=(
 	umoci debootstrap xz-utils attr acl man-db zsh fish
 )
 # servers that tests start themselves: their services must start neither now nor at the next boot
-server_packages=(docker-registry)
+server_packages=(docker-registry nginx)
 # another containerd, such as Docker's own package, must not be driven out by the distribution's
 command -v containerd >/dev/null || server_packages+=(containerd)
 criu_build_packages=(

@@ -21,7 +21,7 @@ from coldstart_cli.errors import (
     PermissionNeededError,
 )
 from coldstart_cli.files import atomic_write, exclusive_lock, fsync_directory, make_directory
-from coldstart_fs.store import MARKER, MARKER_CONTENT, PutReport, check_document
+from coldstart_fs.store import MARKER, MARKER_CONTENT, Fetched, PutReport, check_document
 
 _LOCK = ".lock"
 _SCRATCH = ".writing-"
@@ -66,6 +66,10 @@ class FolderStore:
     def get(self, key: str) -> bytes:
         with self._reading(key):
             return self._place(key).read_bytes()
+
+    def get_if_changed(self, key: str, tag: str | None) -> Fetched:
+        del tag  # a file of this host is read where it is
+        return Fetched(self.get(key), None)
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         with self._reading(key):
@@ -154,6 +158,9 @@ class FolderStore:
             base = "" if relative == "." else relative + "/"
             keys += [base + name for name in files if not name.startswith(".")]
         return sorted(key for key in keys if key.startswith(prefix))
+
+    def confirm(self) -> None:
+        """Nothing: opening a folder has looked already."""
 
     @contextmanager
     def writing(self, *, wait_seconds: float = 0.0) -> Iterator[Path]:

@@ -37,7 +37,7 @@ def serve_image(request: ServerRequest) -> None:
     store = open_store(request.store)
     cache = ChunkCache(Path(request.cache), log)
     notes = _prepare(cache)
-    index, locator = open_image(store, parse_digest(request.image), cache.folder)
+    index, locator = open_image(store, parse_digest(request.image), cache.folder, notes.append)
     source = ChunkSource(store, locator, cache, log)
     operations = ImageOperations(index, cache, log)
     # from the mounting to the receiver, SIGTERM would leave a dead mount

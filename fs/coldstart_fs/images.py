@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from coldstart_cli.errors import DataError, NotFoundError
-from coldstart_cli.files import atomic_write
-from coldstart_fs.index import Index
+from coldstart_cli.errors import ColdstartError, DataError, NotFoundError
+from coldstart_fs.copies import Tell, index_of, locator_of
+from coldstart_fs.index import HEADER_BYTES, Index, IndexCounts
 from coldstart_fs.locator import Locator
-from coldstart_fs.names import index_key, locator_key
+from coldstart_fs.names import index_key
+from coldstart_fs.parallel import run_parallel
 from coldstart_fs.references import list_names, read_ref
 from coldstart_fs.store import Store
+
+_READERS = 8
 
 
 @dataclass(frozen=True)
@@ -37,59 +39,60 @@ class Inventory:
 def list_images(store: Store) -> Inventory:
     """Every name of the store; a damaged image does not hide the others."""
     images, problems = [], []
-    for name in list_names(store):
-        try:
-            images.append(_summary(store, name))
-        except (DataError, NotFoundError) as error:
-            problems.append(f"image `{name}` cannot be read: {error.message}")
+    answers = dict(
+        run_parallel(lambda name: (name, _summary(store, name)), list_names(store), workers=_READERS)
+    )
+    for name, answer in sorted(answers.items()):
+        if isinstance(answer, ImageSummary):
+            images.append(answer)
+        else:
+            problems.append(f"image `{name}` cannot be read: {answer.message}")
     return Inventory(tuple(images), tuple(problems))
 
 
-def _summary(store: Store, name: str) -> ImageSummary:
-    ref = read_ref(store, name)
-    key = index_key(ref.digest)
-    path = store.local_path(key)
-    if path is not None:
-        return _read(Index.open(path), name, ref.digest, ref.created)
-    with TemporaryDirectory(prefix="coldstart-") as folder:
-        path = Path(folder) / "image.index"
-        path.write_bytes(store.get(key))
-        return _read(Index.open(path), name, ref.digest, ref.created)
-
-
-def _read(index: Index, name: str, digest: bytes, created: str) -> ImageSummary:
-    with index:
-        return ImageSummary(name, digest, created, index.inode_count, index.content_bytes, index.size_bytes)
-
-
-def open_image(store: Store, digest: bytes, cache: Path) -> tuple[Index, Locator]:
-    """Index and locator of an image; those of a store that is not on this host are kept in the cache."""
-    index_path, locator_path = (
-        _local_copy(store, key, cache) for key in (index_key(digest), locator_key(digest))
+def _summary(store: Store, name: str) -> ImageSummary | ColdstartError:
+    try:
+        ref = read_ref(store, name)
+        key = index_key(ref.digest)
+        if (path := store.local_path(key)) is not None:
+            with Index.open(path) as index:
+                counts = IndexCounts(index.size_bytes, index.inode_count, index.content_bytes)
+        else:
+            place = f"{store.url}/{key}"
+            counts = IndexCounts.parse(store.get_range(key, 0, HEADER_BYTES), place)
+    except (DataError, NotFoundError) as error:
+        return error
+    return ImageSummary(
+        name, ref.digest, ref.created, counts.entries, counts.content_bytes, counts.index_bytes
     )
-    return Index.open(index_path, expected_digest=digest), Locator.open(locator_path)
+
+
+def open_image(
+    store: Store, digest: bytes, cache: Path, tell: Tell = lambda _: None
+) -> tuple[Index, Locator]:
+    """Index and locator of an image; those of a store that is not on this host are kept in the cache.
+
+    A store that cannot be asked is no failure for an image that the cache knows; `tell` hears of it.
+    """
+    index = index_of(store, digest, cache)
+    try:
+        return index, locator_of(store, digest, cache, tell)
+    except BaseException:
+        index.close()
+        raise
 
 
 def open_index(store: Store, digest: bytes, cache: Path) -> Index:
     """The index of an image alone, for those who read no contents."""
-    return Index.open(_local_copy(store, index_key(digest), cache), expected_digest=digest)
+    return index_of(store, digest, cache)
 
 
 def open_locator(store: Store, digest: bytes, cache: Path) -> Locator:
     """The locator of an image alone, for those who ask only which chunks it has."""
-    return Locator.open(_local_copy(store, locator_key(digest), cache))
+    return locator_of(store, digest, cache)
 
 
 def image_configuration(store: Store, digest: bytes, cache: Path) -> dict[str, Any]:
     """The runtime configuration that an image carries."""
     with open_index(store, digest, cache) as index:
         return index.configuration
-
-
-def _local_copy(store: Store, key: str, cache: Path) -> Path:
-    if (path := store.local_path(key)) is not None:
-        return path
-    copy = cache / "images-v1" / key.rpartition("/")[2]
-    if not copy.exists():
-        atomic_write(copy, store.get(key))
-    return copy

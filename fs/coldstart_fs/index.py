@@ -70,6 +70,23 @@ class Inode(NamedTuple):
         return (self.first >> 32, self.first & 0xFFFFFFFF) if self.is_device else (0, 0)
 
 
+class IndexCounts(NamedTuple):
+    """What the header alone tells of an index."""
+
+    index_bytes: int
+    entries: int
+    content_bytes: int
+
+    @classmethod
+    def parse(cls, header: bytes, place: str) -> IndexCounts:
+        """From the first bytes of an index at `place`, for those who do not have it on this host."""
+        magic, version, header_bytes, file_bytes, *rest = HEADER.unpack(header)
+        if magic != MAGIC or header_bytes != HEADER_BYTES:
+            raise DataError(f"index is damaged: {place}: it does not begin as an index")
+        check_version(Path(place), "index", version, VERSION)
+        return cls(file_bytes, rest[3], rest[16])
+
+
 class Index:
     """One `.index` file. Any damage met while reading is a `DataError` that names the file."""
 

@@ -153,7 +153,7 @@ def _start(
         deadline = time.monotonic() + timeout_seconds
         notes = server.wait_mounted(deadline)
         status = server.wait_answer(record.fuse_mountpoint, deadline)
-        record = replace(record, settings=tune(status.st_dev), notes=notes)
+        record = replace(record, settings=tune(status.st_dev), notes=(*record.notes, *notes))
         if record.overlay is not None:
             add_overlay(record, suid=request.suid, dev=request.dev)
         write_record(folder, record)

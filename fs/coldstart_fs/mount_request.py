@@ -50,7 +50,8 @@ def check_request(request: MountRequest) -> MountRecord:
     _check_places(request, mountpoint, store)
     if request.overlay is not None:
         check_overlay(request.overlay, mountpoint, request.run_folder)
-    image = resolve_image(store, request.name)
+    notes: list[str] = []
+    image = resolve_image(store, request.name, cache=request.cache, tell=notes.append)
     folder = record_folder(request.run_folder, mountpoint)
     return MountRecord(
         mountpoint=mountpoint,
@@ -60,6 +61,7 @@ def check_request(request: MountRequest) -> MountRecord:
         cache=Path(os.path.abspath(request.cache)),
         fuse_mountpoint=mountpoint if request.overlay is None else folder / "lower",
         overlay=None if request.overlay is None else Path(os.path.realpath(request.overlay)),
+        notes=tuple(notes),
     )
 
 

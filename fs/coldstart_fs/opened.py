@@ -63,4 +63,4 @@ def opened_image(name: str, *, store_url: str, cache: Path) -> Iterator[OpenedIm
     """The image that NAME, NAME@blake3:HEX or blake3:HEX stands for."""
     store = open_store(store_url)
     with ExitStack() as stack:
-        yield OpenedImage(store, resolve_image(store, name), cache, stack)
+        yield OpenedImage(store, resolve_image(store, name, cache=cache), cache, stack)

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import json
+import shlex
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
-from coldstart_cli.errors import DataError, NotFoundError, UsageError, near_matches_hint
+from coldstart_cli.errors import (
+    DataError,
+    IoFailure,
+    NotFoundError,
+    PermissionNeededError,
+    UnavailableError,
+    UsageError,
+    near_matches_hint,
+)
+from coldstart_fs.copies import Tell, index_copy, ref_of
 from coldstart_fs.names import digest_text, index_key, parse_digest, ref_key, split_reference
 from coldstart_fs.store import Store, check_document
 
@@ -36,25 +48,35 @@ class Ref:
 
 def list_names(store: Store) -> list[str]:
     """All image names of a store, sorted."""
-    return [key.removeprefix("refs/") for key in store.list("refs/")]
+    names = [key.removeprefix("refs/") for key in store.list("refs/")]
+    if not names:
+        store.confirm()
+    return names
 
 
-def resolve_image(store: Store, name: str) -> ResolvedImage:
-    """What NAME, NAME@blake3:HEX or blake3:HEX stands for in this store."""
+def resolve_image(
+    store: Store, name: str, *, cache: Path | None = None, tell: Tell = lambda _: None
+) -> ResolvedImage:
+    """What NAME, NAME@blake3:HEX or blake3:HEX stands for in this store.
+
+    With `cache`, a store that cannot be reached is no failure for an image that was opened before;
+    `tell` hears of it.
+    """
     wanted, pinned = split_reference(name)
-    if wanted is None:
-        assert pinned is not None
-        if not store.exists(index_key(pinned)):
-            raise NotFoundError(
-                f"image is not in the store: {name}", hint=f"coldstart image ls --store {store.url}"
-            )
-        return ResolvedImage(name, pinned)
     try:
-        digest = read_ref(store, wanted).digest
+        if wanted is None:
+            assert pinned is not None
+            if not store.exists(index_key(pinned)):
+                raise _not_in_store(store, name)
+            return ResolvedImage(name, pinned)
+        digest = _parse(ref_of(store, wanted, ref_key(wanted), cache, tell), _place(store, wanted)).digest
     except NotFoundError as error:
-        otherwise = f"coldstart image ls --store {store.url}"
-        hint = near_matches_hint(wanted, list_names(store), otherwise=otherwise)
-        raise NotFoundError(f"image is not in the store: {wanted}", hint=hint) from error
+        raise _not_in_store(store, wanted or name) from error
+    except (IoFailure, PermissionNeededError) as error:
+        if pinned is None or cache is None or not index_copy(pinned, cache).exists():
+            raise
+        tell(f"going on with what the cache knows of the image: {error.message}")
+        return ResolvedImage(wanted or name, pinned)
     if pinned is not None and pinned != digest:
         raise DataError(
             f"image name `{wanted}` stands for {digest_text(digest)}, not for {digest_text(pinned)}",
@@ -76,11 +98,26 @@ def write_ref(store: Store, name: str, digest: bytes) -> None:
 
 def read_ref(store: Store, name: str) -> Ref:
     """The reference behind a name, as it stands in the store."""
-    content = store.get(ref_key(name))
-    place = f"{store.url}/{ref_key(name)}"
+    return _parse(store.get(ref_key(name)), _place(store, name))
+
+
+def _place(store: Store, name: str) -> str:
+    return f"{store.url}/{ref_key(name)}"
+
+
+def _parse(content: bytes, place: str) -> Ref:
     try:
         document = json.loads(content)
         check_document(document, _SCHEMA, place)
         return Ref(parse_digest(document["image"]), str(document["created"]))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
         raise DataError(f"image name is damaged: {place}", hint="index the image again") from error
+
+
+def _not_in_store(store: Store, name: str) -> NotFoundError:
+    store.confirm()
+    hint = None
+    with suppress(UnavailableError, PermissionNeededError):  # not every store tells what it has
+        listing = f"coldstart image ls --store {shlex.quote(store.url)}"
+        hint = near_matches_hint(name, list_names(store), otherwise=listing)
+    return NotFoundError(f"image is not in the store: {name}", hint=hint)

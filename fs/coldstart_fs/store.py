@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from coldstart_cli.errors import DataError, UnavailableError, UsageError
+from coldstart_cli.errors import DataError, UsageError, near_matches_hint
 from coldstart_cli.version import __version__
 
+SPELLINGS = (
+    "a folder, file://, http://, https://, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX"
+)
 MARKER = "coldstart-store.json"
 MARKER_CONTENT = json.dumps({"schema": "coldstart.store", "version": 1}).encode() + b"\n"
 
@@ -33,6 +36,14 @@ class PutReport:
         return replace(self, held_files=self.held_files + 1, held_bytes=self.held_bytes + size_bytes)
 
 
+@dataclass(frozen=True)
+class Fetched:
+    """An object and the tag by which the store knows this state of it; no content: the tag still stands."""
+
+    content: bytes | None
+    tag: str | None
+
+
 class Store(Protocol):
     """Objects under keys. Missing objects are `NotFoundError`, failed input or output is `IoFailure`."""
 
@@ -40,6 +51,10 @@ class Store(Protocol):
     def url(self) -> str: ...
 
     def get(self, key: str) -> bytes: ...
+
+    def get_if_changed(self, key: str, tag: str | None) -> Fetched:
+        """The object whole, unless it is still the one that an earlier answer gave this tag."""
+        ...
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         """Exactly `length` bytes from `offset`; an object that ends sooner is a `DataError`."""
@@ -77,6 +92,10 @@ class Store(Protocol):
         """The keys that begin with `prefix`, sorted; `UnavailableError` where a store cannot list."""
         ...
 
+    def confirm(self) -> None:
+        """Say that there is no store at all, if so: for those who missed something in it."""
+        ...
+
     def writing(self, *, wait_seconds: float = 0.0) -> AbstractContextManager[Path]:
         """Write to the store, as its only writer where it can tell; yields a scratch folder of this host."""
         ...
@@ -85,20 +104,25 @@ class Store(Protocol):
 def open_store(url: str, *, create: bool = False) -> Store:
     """The store at a folder path or URL; with `create`, one to write to, made by its first writing."""
     # the kinds import this module
-    from coldstart_fs.folder_store import open_folder
+    from coldstart_fs.object_clients import KINDS
 
-    return open_folder(_folder_of(url), create=create)
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme == "file":
+        from coldstart_fs.folder_store import open_folder
+
+        return open_folder(_folder_of(url), create=create)
+    if scheme not in KINDS:
+        hint = near_matches_hint(scheme, KINDS, otherwise=f"a store is {SPELLINGS}")
+        raise UsageError(f"unknown kind of store: {scheme}://", hint=hint)
+    from coldstart_fs.object_store import open_remote
+
+    return open_remote(url, create=create)
 
 
 def _folder_of(url: str) -> Path:
     if "://" not in url:
         return Path(url).absolute()
     parts = urlsplit(url)
-    if parts.scheme != "file":
-        raise UnavailableError(
-            f"stores at {parts.scheme}:// are not supported by coldstart {__version__}: {url}",
-            hint="use a folder or a file:// URL",
-        )
     if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):
         raise UsageError(f"not a file URL: {url}", hint="write file:///absolute/path")
     return Path(unquote(parts.path))

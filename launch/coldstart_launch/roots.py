@@ -51,12 +51,11 @@ class ImageRoot:
         return self.name
 
     def identity(self, config: Config) -> str:
-        del config
         from coldstart_fs.names import digest_text
         from coldstart_fs.references import resolve_image
         from coldstart_fs.store import open_store
 
-        return digest_text(resolve_image(open_store(self.store), self.name).digest)
+        return digest_text(resolve_image(open_store(self.store), self.name, cache=config.cache_folder).digest)
 
     def open(self, replica: Replica, before_overlay: Callable[[], None]) -> Path:
         from coldstart_fs.mount import MountRequest, mount_detached
@@ -82,7 +81,9 @@ class ImageRoot:
         from coldstart_fs.store import open_store
 
         store = open_store(self.store)
-        return image_configuration(store, resolve_image(store, self.name).digest, config.cache_folder)
+        return image_configuration(
+            store, resolve_image(store, self.name, cache=config.cache_folder).digest, config.cache_folder
+        )
 
     def source(self, path: Path) -> RootSource:
         from coldstart_fs.store import open_store

@@ -16,7 +16,6 @@ from coldstart_cli.errors import (
     ColdstartError,
     DataError,
     NotFoundError,
-    UnavailableError,
     UsageError,
 )
 from coldstart_fs.names import digest_text, index_key
@@ -120,14 +119,6 @@ def test_file_urls_name_folders(store: Store, tmp_path: Path) -> None:
     assert open_store(f"file://{tmp_path}/with%20space").url == str(folder)
     with pytest.raises(UsageError, match="not a file URL"):
         open_store("file://host/path")
-
-
-@pytest.mark.parametrize("url", ["s3://bucket/prefix", "https://x/y", "gs://b"])
-def test_other_kinds_of_stores_are_refused_by_name(url: str) -> None:
-    with pytest.raises(
-        UnavailableError, match=f"stores at {url.split(':', maxsplit=1)[0]}:// are not supported"
-    ):
-        open_store(url)
 
 
 def test_a_newer_store_is_refused(store: Store, tmp_path: Path) -> None:

@@ -1,0 +1,160 @@
+"""Clients of remote stores, made of a URL and the environment: deadlines, retries, and no secret shown."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from coldstart_cli.errors import ConfigError, UnavailableError, UsageError
+from coldstart_cli.version import __version__
+
+if TYPE_CHECKING:
+    from obstore.store import AzureStore, ClientConfig, GCSStore, HTTPStore, RetryConfig, S3Store
+
+    Client = S3Store | GCSStore | AzureStore | HTTPStore
+
+KINDS = ("http", "https", "s3", "gs", "az")
+_INSTALL_HINT = "pip install 'coldstart[image]'"
+_PERMISSION_HINTS = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or let this host's role use the bucket",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or let this host's service account use the bucket",
+    "az": "set AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN, or let this host's identity use it",
+    "http": "let this host read the store in the server's configuration",
+}
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
+_ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
+CONNECT_SECONDS = 5.0
+READ_SECONDS = 15.0
+"""How long a server may be silent."""
+RANGE_SECONDS = 30.0
+OBJECT_SECONDS = 600.0
+"""For one object whole, and for one part of an upload."""
+RETRIES = 3
+RETRY_SECONDS = 30.0
+"""After that long no other attempt is begun."""
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a remote store is. `kind` is the URL's scheme, `bucket` the server for http."""
+
+    kind: str
+    bucket: str
+    prefix: str
+
+    @classmethod
+    def parse(cls, url: str) -> Location:
+        """Refuse in words what is no store's URL; a secret in it is refused and not repeated."""
+        try:
+            parts = urlsplit(url)
+            host, password = parts.hostname, parts.username is not None or parts.password is not None
+            _ = parts.port
+        except ValueError as error:
+            raise UsageError(f"not a store's URL: {url.partition('?')[0]}") from error
+        clean = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
+        if password or parts.query or parts.fragment:
+            raise UsageError(
+                f"a store's URL has no user, password, query or fragment: {clean}",
+                hint="credentials are taken from the environment, see coldstart-image-index(1)",
+            )
+        if not host:
+            raise UsageError(
+                f"store URL names no bucket: {url}", hint=f"write {parts.scheme}://BUCKET/PREFIX"
+            )
+        prefix = parts.path.strip("/")
+        if any(part in {"", ".", ".."} for part in prefix.split("/")) and prefix:
+            raise UsageError(f"store URL has an empty, `.` or `..` component: {clean}")
+        return cls(parts.scheme, parts.netloc, prefix)
+
+    @property
+    def url(self) -> str:
+        return f"{self.kind}://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
+
+    @property
+    def permission_hint(self) -> str:
+        return _PERMISSION_HINTS.get(self.kind, _PERMISSION_HINTS["http"])
+
+
+def connect(location: Location, *, total_seconds: float, read_seconds: float | None) -> Client:
+    """A client whose requests end in `total_seconds`; its server may be silent for `read_seconds`."""
+    try:
+        from obstore import store as kinds
+    except ImportError as error:
+        raise UnavailableError("Python package is not installed: obstore", hint=_INSTALL_HINT) from error
+    options: ClientConfig = {
+        "allow_http": _allow_http(location),
+        "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
+        "timeout": timedelta(seconds=total_seconds),
+        "user_agent": f"coldstart/{__version__}",
+    }
+    if read_seconds is not None:
+        options["read_timeout"] = timedelta(seconds=read_seconds)
+    retry: RetryConfig = {
+        "max_retries": RETRIES,
+        "retry_timeout": timedelta(seconds=RETRY_SECONDS),
+        "backoff": {
+            "init_backoff": timedelta(milliseconds=100),
+            "max_backoff": timedelta(seconds=2),
+            "base": 2,
+        },
+    }
+    settings: dict[str, Any] = {"client_options": options, "retry_config": retry}
+    try:
+        if location.kind in {"http", "https"}:
+            return kinds.HTTPStore(location.url, **settings)
+        maker = {"s3": kinds.S3Store, "gs": kinds.GCSStore, "az": kinds.AzureStore}[location.kind]
+        made: Client = maker(location.bucket, prefix=location.prefix or None, **settings)
+    except Exception as error:  # noqa: BLE001 - of several kinds, none of which says what is wrong in our words
+        raise _unusable(location, error) from None
+    return made
+
+
+def _unusable(location: Location, error: Exception) -> ConfigError:
+    if "MissingAccount" in str(error):
+        return ConfigError(
+            f"no storage account for {location.url}", hint="set AZURE_STORAGE_ACCOUNT_NAME to the account"
+        )
+    # the text may hold a key that cannot be read
+    return ConfigError(
+        f"environment does not fit a store at {location.url} ({type(error).__name__})",
+        hint=f"check the variables {_variables(location.kind)}",
+    )
+
+
+def _variables(kind: str) -> str:
+    return {"s3": "AWS_*", "gs": "GOOGLE_*", "az": "AZURE_*"}.get(kind, "HTTP_PROXY and NO_PROXY")
+
+
+def _allow_http(location: Location) -> bool:
+    """Credentials travel over plain http on this host alone, unless the environment says otherwise."""
+    if location.kind in {"http", "https"}:
+        return location.kind == "http"
+    for variable in _ENDPOINTS[location.kind]:
+        endpoint = os.environ.get(variable)
+        if not endpoint or not endpoint.lower().startswith("http://"):
+            continue
+        allow = _ALLOW_HTTP[location.kind]
+        if not _is_loopback(urlsplit(endpoint).hostname or "") and os.environ.get(allow, "").lower() not in {
+            "1",
+            "true",
+        }:
+            raise ConfigError(
+                f"{variable} is plain http and not on this host", hint=f"use https, or set {allow}=true"
+            )
+        return True
+    return False
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
