@@ -35,7 +35,7 @@ class RangeRefused(Exception):  # noqa: N818 - an answer that has to be looked i
     """A request for a range was answered with something whole."""
 
 
-class BodyInterrupted(IoFailure):  # noqa: N818 - as its base
+class BodyInterrupted(IoFailure):
     """The connection ended in the middle of an object: worth another try."""
 
 
