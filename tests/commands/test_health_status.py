@@ -11,6 +11,7 @@ import pytest
 
 from conftest import Coldstart, Result
 from stand_ins.gpu_driver import GpuDriver
+from stand_ins.kernel_log import KernelLogFile
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000{}"
 
@@ -152,6 +153,21 @@ def test_a_cause_that_lasts_puts_a_cleared_gpu_back_where_it_was(
     coldstart("health", "clear", "1", "--reason", "x")
     assert quick(coldstart, driver, "1 remap_failure 1").status == 3
     assert "cleared 20" in coldstart("health", "status").stdout
+
+
+def test_a_cleared_xid_does_not_come_back_out_of_the_same_line_of_the_log(
+    coldstart: Coldstart, driver: GpuDriver, kernel_log: KernelLogFile
+) -> None:
+    coldstart.environment["COLDSTART_HEALTH_KERNEL_LOG"] = str(kernel_log.path)
+    kernel_log.say(
+        "NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus"
+    )
+    assert quick(coldstart, driver).status == 3
+    assert f"reboot    {UUID.format(1)}" in coldstart("health", "status").stdout
+    assert coldstart("health", "clear", "1b:00.0", "--reason", "seen to").status == 0
+    assert quick(coldstart, driver).status == 0
+    kernel_log.say("NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus")
+    assert quick(coldstart, driver).status == 3
 
 
 def test_all_of_them_can_be_cleared_at_once(coldstart: Coldstart, driver: GpuDriver, health: Path) -> None:
