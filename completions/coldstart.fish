@@ -124,7 +124,7 @@ function _shtab_coldstart_using
 end
 
 set -g _shtab_coldstart_commands pool 'pool plan' image 'image index' 'image mount' 'image unmount' 'image ls' 'image show' 'image diff' 'image status' snap 'snap create' 'snap restore' 'snap list' 'snap show' 'snap verify' 'snap remove' health 'health quick' 'health deep' 'health status' 'health clear' launch doctor
-set -g _shtab_coldstart_opts_with_value --active-timeout --cache --color --compression --config --container --demand --expect-gpus --id --ignore --large-bytes --largest-share --lead-time --level --lock-wait --name --other-store --output --overlay --peak-utilisation --pid --platform --prices --prometheus --ready-timeout --ready-url --reason --runc-root --service-level --store --supply --timeout --top --trace --variant
+set -g _shtab_coldstart_opts_with_value --active-timeout --cache --color --compression --config --container --demand --expect-gpus --explain --id --ignore --large-bytes --largest-share --lead-time --level --lock-wait --name --other-store --output --overlay --peak-utilisation --pid --platform --prices --prometheus --ready-timeout --ready-url --reason --runc-root --service-level --store --supply --timeout --top --trace --variant
 
 complete -c coldstart -e
 complete -c coldstart -f
@@ -336,6 +336,7 @@ complete -c coldstart -n '_shtab_coldstart_using health quick' -l active -d 'Als
 complete -c coldstart -n '_shtab_coldstart_using health quick' -l active-timeout -x -d 'Deadline of `--active`.'
 complete -c coldstart -n '_shtab_coldstart_using health quick' -l nagios -d 'Answer with one line and performance data; exit 0 ok, 1 degraded, 2 out, 3 unknown.'
 complete -c coldstart -n '_shtab_coldstart_using health quick' -l prometheus -xka "(__fish_complete_path (commandline -ct))" -d 'Also write a textfile for the node exporter.'
+complete -c coldstart -n '_shtab_coldstart_using health quick' -l explain -x -d 'Look at nothing; say what a reason code or an XID means.'
 complete -c coldstart -n '_shtab_coldstart_using health quick' -l expect-gpus -x -d 'GPUs that this host should have.'
 complete -c coldstart -n '_shtab_coldstart_using health quick' -l json -d 'Answer with one JSON document on stdout.'
 complete -c coldstart -n '_shtab_coldstart_using health quick' -s q -l quiet -d 'Only the answer, warnings and errors.'

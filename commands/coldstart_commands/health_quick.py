@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coldstart_commands.health_answer import NagiosOption, Outputs, PrometheusOption, answer_with
+from coldstart_commands.health_explain import answer_with_meaning
 from coldstart_commands.shell import Shell, coldstart_command
 
 if TYPE_CHECKING:
@@ -28,11 +29,20 @@ def command(
     ] = 90,
     nagios: NagiosOption = False,
     prometheus: PrometheusOption = None,
+    explain: Annotated[
+        str | None,
+        typer.Option(
+            "--explain", metavar="CODE", help="Look at nothing; say what a reason code or an XID means."
+        ),
+    ] = None,
 ) -> None:
     """Say in under five seconds whether this host and its GPUs may serve: driver, GPUs, fabric, pressure.
 
     Verdicts, the worst wins: ok, degraded (both exit 0), unknown, drain, reset, reboot, replace (all exit 3).
     """
+    if explain is not None:
+        answer_with_meaning(shell, explain)
+        return
     from coldstart_health.checks import quick_check
 
     def check() -> HealthReport:

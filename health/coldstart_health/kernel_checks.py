@@ -17,6 +17,7 @@ from coldstart_host.gpu_codes import RecoveryAction
 
 # a fault of programs becomes one of the GPU when this many of them met it
 _PROCESSES = 3
+_RESET_ENDS = {Verdict.DEGRADED, Verdict.RESET}
 _RECOVERY_CHANGED = 154
 _CLEANUP = 45
 _ROW_EVENTS = {63, 64}
@@ -134,12 +135,12 @@ def _driver_says(event: KernelEvent, subject: str) -> Finding:
 
 def _gpu_event(event: KernelEvent, subject: str, facts: GpuFacts | None, *, closed: str | None) -> Finding:
     reason, verdict, meaning, action = _judged(event, facts)
-    over = closed if verdict <= Verdict.RESET else None
+    over = closed if verdict in _RESET_ENDS else None
     over = over or _over(event, facts)
     if over and verdict is not Verdict.OK:
         verdict, meaning = Verdict.OK, f"{meaning}; over: {over}"
     evidence = f"{meaning} {when(event)}: {event.text}"
-    return Finding(reason, verdict, subject, SOURCE, evidence, action.format(gpu=subject, meaning=meaning))
+    return Finding(reason, verdict, subject, SOURCE, evidence, action.format(gpu=subject))
 
 
 def _judged(event: KernelEvent, facts: GpuFacts | None) -> tuple[str, Verdict, str, str]:

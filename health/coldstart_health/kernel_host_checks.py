@@ -47,12 +47,12 @@ def _hung(event: KernelEvent) -> Judged:
 
 
 def _disk(event: KernelEvent) -> Judged:
-    return "disk_error", Verdict.DEGRADED, f"errors of disk {event.detail}", _LOOK_AT_DISK
+    return "disk_io_error", Verdict.DEGRADED, f"errors of disk {event.detail}", _LOOK_AT_DISK
 
 
 def _read_only(event: KernelEvent) -> Judged:
     meaning = f"the file system on {event.detail} was stopped after an error"
-    return "filesystem_read_only", Verdict.DRAIN, meaning, "drain the host, then fsck /dev/{disk}"
+    return "disk_stopped", Verdict.DRAIN, meaning, "drain the host, then fsck /dev/{disk}"
 
 
 def _memory(_: KernelEvent) -> Judged:

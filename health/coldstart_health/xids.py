@@ -26,7 +26,7 @@ class Course(Enum):
     )
     WATCH = (Verdict.DEGRADED, "plan its replacement")
     UNEXPLAINED = (Verdict.UNKNOWN, "look it up in NVIDIA's XID catalogue for this driver")
-    LOOK = (Verdict.DRAIN, "drain it, and have a person look: {meaning}")
+    LOOK = (Verdict.DRAIN, "drain it, and have a person look")
     POWER_CABLE = (Verdict.DRAIN, "drain it and check the GPU's power cables")
     SOFTWARE = (Verdict.DRAIN, "drain it and update driver and firmware")
     RESET = (Verdict.RESET, "drain it, then `nvidia-smi --gpu-reset -i {gpu}`")

@@ -43,7 +43,7 @@ def generate(repository: Path, *arguments: str) -> subprocess.CompletedProcess[s
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The generator and what it wrote, in a place where they may be changed."""
-    for name in ("tools", "man", "completions"):
+    for name in ("tools", "man", "completions", "docs"):
         shutil.copytree(REPOSITORY / name, tmp_path / "copy" / name)
     return tmp_path / "copy"
 

@@ -147,8 +147,9 @@ def test_a_recovery_action_back_to_none_ends_what_needed_a_reset() -> None:
 
 
 def test_a_reset_does_not_end_what_needs_a_reboot_or_a_person() -> None:
-    lines = (x(79), x(151), changed(0, 1), changed(1, 0))
-    assert [verdict for _, verdict, _ in verdicts(log(*lines), OLD_DRIVER)] == [Verdict.REBOOT] * 2
+    lines = (x(79), x(61), x(16), changed(0, 1), changed(1, 0))
+    left = [verdict for _, verdict, _ in verdicts(log(*lines), OLD_DRIVER)]
+    assert left == [Verdict.REBOOT, Verdict.DRAIN, Verdict.UNKNOWN]
 
 
 def test_an_event_after_the_reset_is_open() -> None:
@@ -208,10 +209,10 @@ def test_a_fatal_switch_error_takes_the_host_and_a_non_fatal_one_informs() -> No
             Verdict.DRAIN,
             Verdict.OK,
         ),
-        ("I/O error, dev sdb, sector 1", "disk_error", Verdict.DEGRADED, Verdict.DEGRADED),
+        ("I/O error, dev sdb, sector 1", "disk_io_error", Verdict.DEGRADED, Verdict.DEGRADED),
         (
             "EXT4-fs (sdb1): Remounting filesystem read-only",
-            "filesystem_read_only",
+            "disk_stopped",
             Verdict.DRAIN,
             Verdict.DRAIN,
         ),
