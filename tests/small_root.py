@@ -33,6 +33,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif self.path == '/user':
             status_text = open('/proc/self/status').read()
             answer = f'{os.getuid()}:{os.getgid()} ' + status_text.split('NoNewPrivs:')[1].split()[0]
+        elif self.path == '/folder':
+            answer = os.getcwd()
         elif self.path == '/never' : status = 503
         elif self.path == '/exit': os._exit(7)
         self.send_response(status); self.end_headers(); self.wfile.write(answer.encode())

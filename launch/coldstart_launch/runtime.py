@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coldstart_cli.errors import DataError
+from coldstart_fs.configuration import parse_configuration
 from coldstart_launch.spec import ReplicaSpec
 
 if TYPE_CHECKING:
@@ -34,21 +35,21 @@ class Runtime:
 
 def merge_runtime(spec: ReplicaSpec, image: Mapping[str, Any], root: Path) -> Runtime:
     """Merge as container engines do: a `command` of ours replaces entrypoint and command of the image."""
-    arguments = spec.command or (*image.get("entrypoint", ()), *image.get("command", ()))
+    given = parse_configuration(image, spec.image)
+    arguments = spec.command or (*given.entrypoint, *given.command)
     if not arguments:
         raise DataError(
             f"nothing to run: image {spec.image} has no entrypoint and no command",
             hint="add `command = [...]` to the specification",
         )
-    environment = {"PATH": _DEFAULT_PATH}
-    environment.update(entry.split("=", 1) for entry in image.get("environment", ()) if "=" in entry)
-    environment.update(spec.environment)
-    user = spec.user or image.get("user") or "0:0"
+    environment = {"PATH": _DEFAULT_PATH, **given.variables, **spec.environment}
+    user = spec.user or given.user or "0:0"
     uid, gid = numeric_user(user, root)
     return Runtime(
         arguments=tuple(arguments),
         environment=environment,
-        working_directory=spec.working_directory or image.get("working_directory") or "/",
+        # some builders write it without the leading slash, and runc refuses it then
+        working_directory=os.path.join("/", spec.working_directory or given.working_directory or ""),
         uid=uid,
         gid=gid,
         groups=spec.groups if spec.groups is not None else supplementary_groups(user, root),
@@ -87,12 +88,25 @@ def snapshot_difference(plan: RestorePlan, spec: ReplicaSpec, identity: str | No
     process = bundle.get("process", {})
     if spec.command and tuple(process.get("args", ())) != spec.command:
         return f"it runs {' '.join(process.get('args', ()))}"
+    if spec.working_directory and process.get("cwd") != spec.working_directory:
+        return f"it runs in {process.get('cwd')}"
+    if difference := _user_difference(spec, process.get("user", {})):
+        return difference
     recorded = dict(entry.split("=", 1) for entry in process.get("env", ()) if "=" in entry)
     for name, value in spec.environment.items():
         if recorded.get(name) != value:
             return f"its environment has another {name}"
     if network_is_shared(bundle) != (spec.network == "host"):
         return "it uses another network"
+    return None
+
+
+def _user_difference(spec: ReplicaSpec, recorded: Mapping[str, Any]) -> str | None:
+    """Whether another user is asked for, by number: names are known only inside of the image."""
+    numbers = (spec.user or "").split(":")
+    recorded_numbers = [str(recorded.get("uid")), str(recorded.get("gid"))]
+    if all(number.isdecimal() for number in numbers) and numbers != recorded_numbers[: len(numbers)]:
+        return f"it runs as {':'.join(recorded_numbers)}"
     return None
 
 

@@ -1,18 +1,21 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import socket
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from coldstart_cli.files import mounts_below
 from conftest import wait_until
+from image_builder import write_layout
 from replicas import Replica
-from small_root import answers, ask
+from small_root import answers, ask, make_root
 from stand_ins.cuda import RUNNING, CudaStandIn, state_of
 from stand_ins.gpu_driver import GpuDriver
 
@@ -366,3 +369,56 @@ def test_a_gpu_in_quarantine_keeps_a_replica_out_unless_it_cannot_see_it(
     result = replica.launch("--dry-run", "--json")
     assert result.status == 0, result.stderr
     assert json.loads(result.stdout)["health"] == "ok"
+
+
+def test_the_image_s_configuration_runs_and_the_specification_s_wins(
+    replica: Replica, tmp_path: Path
+) -> None:
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        tar.add(make_root(tmp_path / "root"), ".")
+    runtime = {
+        "Entrypoint": ["python3"],
+        "Cmd": ["server.py"],
+        "Env": ["GREETING=from the image", "PATH=/usr/bin", "START_SECONDS=0"],
+        "WorkingDir": "/srv",
+        "User": "server",
+    }
+    write_layout(tmp_path / "layout", [layer.getvalue()], compression="none", config=runtime)
+    store = ("--store", tmp_path / "store")
+    replica.coldstart.environment["COLDSTART_STORE"] = str(tmp_path / "store")
+    assert replica.coldstart("image", "index", "oci:layout", "--name", "configured", *store).status == 0
+    lines = [
+        line for line in replica.spec.read_text().splitlines() if not line.startswith(("command", "GREETING"))
+    ]
+    replica.spec.write_text("\n".join(lines) + "\n")
+    replica.write(image='"configured"')
+    result = replica.launch("--detach")
+    assert result.status == 0, result.stderr
+    assert ask(replica.port, "/environment") == "from the image"
+    assert ask(replica.port, "/folder") == "/srv"
+    assert ask(replica.port, "/user").split()[0] == "1234:1235"
+    assert replica.stop().status == 0
+
+    # criu wants all capabilities to capture processes of other users: root's is captured
+    replica.write(command='["/usr/bin/python3", "/srv/server.py"]', working_directory='"/tmp"', user='"0:0"')
+    replica.spec.write_text(
+        replica.spec.read_text().replace("[environment]", '[environment]\nGREETING = "mine"')
+    )
+    captured = replica.launch("--detach", "--snapshot-when-ready")
+    assert captured.status == 0, captured.stderr
+    assert ask(replica.port, "/environment") == "mine"
+    assert ask(replica.port, "/folder") == "/tmp"
+    assert ask(replica.port, "/user").split()[0] == "0:0"
+    assert replica.stop().status == 0
+
+    # a snapshot of another user or working directory is not of this replica
+    for change, said in (
+        ({"user": '"77:78"'}, "it runs as 0:0"),
+        ({"working_directory": '"/"'}, "it runs in /tmp"),
+    ):
+        replica.write(user='"0:0"', working_directory='"/tmp"')
+        replica.write(**change)
+        refused = replica.launch("--detach", "--no-fallback")
+        assert refused.status == 3, refused.stderr
+        assert said in refused.stderr

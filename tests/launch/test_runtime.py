@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +47,42 @@ def test_the_specification_wins_over_the_image(root: Path) -> None:
     assert (runtime.working_directory, runtime.uid, runtime.gid) == ("/", 7, 44)
     assert runtime.groups == ()
     assert merge_runtime(replace(spec, groups=(5, 6)), IMAGE, root).groups == (5, 6)
+
+
+def test_a_command_of_the_specification_replaces_entrypoint_and_command_alike(root: Path) -> None:
+    assert merge_runtime(replace(SPEC, command=("a", "b")), IMAGE, root).arguments == ("a", "b")
+    assert merge_runtime(SPEC, {"command": ["sh", "-c", "x"]}, root).arguments == ("sh", "-c", "x")
+    assert merge_runtime(SPEC, {"entrypoint": ["only"]}, root).arguments == ("only",)
+
+
+def test_environments_are_merged_variable_by_variable(root: Path) -> None:
+    image = IMAGE | {"environment": ["PATH=/image", "A=1", "A=2", "EMPTY=", "=x"]}
+    runtime = merge_runtime(replace(SPEC, environment={"B": "3"}), image, root)
+    assert dict(runtime.environment) == {"PATH": "/image", "A": "2", "EMPTY": "", "B": "3"}
+
+
+@pytest.mark.parametrize(
+    ("image", "folder"),
+    [({"working_directory": "srv/app"}, "/srv/app"), ({"working_directory": ""}, "/"), ({}, "/")],
+)
+def test_a_working_directory_is_always_absolute(root: Path, image: dict[str, str], folder: str) -> None:
+    assert merge_runtime(SPEC, {"command": ["sh"], **image}, root).working_directory == folder
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        {"entrypoint": "sh"},
+        {"command": ["sh", 1]},
+        {"command": ["sh"], "environment": {"A": "1"}},
+        {"command": ["sh"], "user": 7},
+        {"command": ["sh"], "working_directory": ["/"]},
+        {"command": ["s\0h"]},
+    ],
+)
+def test_a_configuration_of_wrong_types_is_refused_by_name(root: Path, image: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match="configuration of image ocr:1 is damaged"):
+        merge_runtime(SPEC, image, root)
 
 
 def test_an_image_with_nothing_to_run_is_refused_by_name(root: Path) -> None:
