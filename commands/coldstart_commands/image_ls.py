@@ -89,7 +89,7 @@ def _list_path(shell: Shell, name: str, path: bytes, recursive: bool) -> None:
 
     with opened_image(name, store_url=shell.config.store, cache=shell.config.cache_folder) as image:
         index = image.index
-        node = find(index, path, image=name)
+        node = find(index, path, image=name, store=image.store.url)
 
         def nodes() -> Iterator[Node]:
             if not node.inode.is_directory:

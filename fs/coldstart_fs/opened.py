@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from coldstart_cli.errors import NotFoundError
+from coldstart_cli.errors import ColdstartError
 from coldstart_fs.contents import Contents
 from coldstart_fs.images import open_index, open_locator
 from coldstart_fs.index import Index
@@ -54,7 +54,7 @@ class OpenedImage:
             return None
         try:
             return read_ref(self.store, self.name).created
-        except NotFoundError:  # removed a moment ago
+        except ColdstartError:  # removed a moment ago, or the store cannot be asked
             return None
 
 

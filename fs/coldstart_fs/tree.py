@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 from typing import NamedTuple
 
 from coldstart_cli.errors import DataError, NotFoundError, near_matches_hint
@@ -67,12 +68,12 @@ def shown(path: bytes) -> str:
     return "/" + _text(path)
 
 
-def find(index: Index, path: bytes, *, image: str) -> Node:
+def find(index: Index, path: bytes, *, image: str, store: str) -> Node:
     """What `path` stands for, symlinks resolved inside the image.
 
     A symlink at its end is followed when it leads to a directory, and is itself the answer when not.
     """
-    finder = _Finder(index, path, image)
+    finder = _Finder(index, path, image, f"coldstart image ls --store {quote(store)} {quote(image)}")
     node = finder.find(follow_last=False)
     if not node.inode.is_symlink:
         return node
@@ -88,16 +89,17 @@ def find(index: Index, path: bytes, *, image: str) -> Node:
 def resolve(index: Index, path: bytes) -> Node | None:
     """What the kernel would open at `path` with the image as root; None where it would not."""
     try:
-        return _Finder(index, path, "").find(follow_last=True)
+        return _Finder(index, path, "", "").find(follow_last=True)
     except NotFoundError:
         return None
 
 
 class _Finder:
-    def __init__(self, index: Index, path: bytes, image: str) -> None:
+    def __init__(self, index: Index, path: bytes, image: str, listing: str) -> None:
         self._index = index
         self._path = path
         self._image = image
+        self._listing = listing
 
     def find(self, *, follow_last: bool) -> Node:
         trail = [root_of(self._index)]
@@ -145,7 +147,7 @@ class _Finder:
                 _text(name),
                 names,
                 prefix=shown(prefix),
-                otherwise=f"coldstart image ls {self._image} {shown(directory.path)}",
+                otherwise=f"{self._listing} {quote(shown(directory.path))}",
             ),
         )
 

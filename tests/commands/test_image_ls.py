@@ -162,10 +162,10 @@ def test_a_file_named_by_its_bytes_is_found(image: Coldstart) -> None:
     ("path", "message", "hint"),
     [
         ("/srv/ap.py", "path is not in image web: /srv/ap.py", "did you mean `/srv/app.py`"),
-        ("/srv/xxxxxx", "path is not in image web: /srv/xxxxxx", "coldstart image ls web /srv"),
+        ("/srv/xxxxxx", "path is not in image web: /srv/xxxxxx", " web /srv"),
         ("/srv/app.py/x", "not a directory in image web: /srv/app.py", ""),
         ("/srv/app.py/", "not a directory in image web: /srv/app.py", ""),
-        ("/srv/dangling/", "path is not in image web: /nowhere", "coldstart image ls web /"),
+        ("/srv/dangling/", "path is not in image web: /nowhere", " web /"),
         ("/srv/loop/", "symlinks go in circles in image web: /srv/loop", ""),
     ],
 )

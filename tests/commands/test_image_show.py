@@ -15,6 +15,7 @@ from coldstart_fs.names import digest_text
 from coldstart_fs.references import read_ref
 from coldstart_fs.store import open_store
 from conftest import Coldstart, Result
+from fs.servers import nginx
 from image_builder import Layer, write_layout
 
 STORE = "coldstart/state/store"
@@ -171,6 +172,24 @@ def test_an_image_asked_for_by_digest_has_no_date(coldstart: Coldstart, tmp_path
     document = show(coldstart, digest)
     assert (document["created"], document["sharing"]["aliases"]) == (None, ["web"])
     assert "removing this name frees nothing" in coldstart("image", "show", digest).stdout
+
+
+def test_a_store_that_cannot_be_listed_is_looked_at_all_the_same(
+    coldstart: Coldstart, tmp_path: Path
+) -> None:
+    index(coldstart, "web", ugly())
+    index(coldstart, "other", Layer().file("a", b"1"))
+    with nginx(tmp_path / "nginx", tmp_path / STORE) as server:
+        result = coldstart("image", "show", "web", "--store", server.url, "--lint")
+        assert (result.status, result.stderr) == (0, "")
+        assert rows(result)["shared"].startswith("unknown: store cannot be listed over HTTP")
+        assert "    /app/__pycache__/m.cpython-311.pyc (it is not byte code" in result.stdout
+        document = show(coldstart, "web", "--store", server.url)
+        assert document["sharing"] is None
+        assert "cannot be listed" in document["sharing_unknown"]
+        listed = coldstart("image", "ls", "web", "/bin", "--store", server.url)
+        assert (listed.status, listed.stdout.split()[-1]) == (0, "su")
+        assert coldstart("image", "diff", "web", "web", "--other-store", server.url).status == 0
 
 
 @pytest.mark.parametrize("folder", ["images", "locators"])
