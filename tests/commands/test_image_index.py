@@ -106,7 +106,7 @@ def test_a_trace_is_used_and_what_it_misses_is_said(coldstart: Coldstart, root: 
         (("dir:root", "--name", "../x"), 2, "not an image name: ../x"),
         (("root", "--name", "x"), 2, "source has no kind: root"),
         (("oci:root", "--name", "x"), 65, "not an OCI layout"),
-        (("dir:root", "--name", "x", "--store", "s3://bucket"), 69, "stores at s3:// are not supported"),
+        (("dir:root", "--name", "x", "--store", "ftp://host"), 2, "unknown kind of store: ftp://"),
         (("dir:root", "--name", "x", "--store", "root"), 73, "not an image store"),
         (("dir:root", "--name", "x", "--compression", "gzip"), 2, "not a compression: gzip"),
         (("dir:root",), 2, "--name"),
