@@ -166,6 +166,11 @@ class Config:
         assert value is None or isinstance(value, int)
         return value
 
+    def replaced(self, values: Mapping[str, Scalar], source: str) -> Config:
+        """The same with other values for some keys; keys that this release does not have are passed over."""
+        given = {key: Value(value, source) for key, value in values.items() if key in _BY_KEY}
+        return Config({**self._values, **given})
+
     @property
     def state_folder(self) -> Path:
         return Path(self.text("state_dir"))

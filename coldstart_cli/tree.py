@@ -70,6 +70,7 @@ TREE: tuple[GroupEntry | CommandEntry, ...] = (
             ("deep", "DCGM's long diagnosis, for the weekly timer"),
             ("status", "what is in quarantine, why, and what would release it"),
             ("clear", "take a GPU out of quarantine, on record"),
+            ("collect", "evidence for a ticket, redacted"),
         ),
     ),
     CommandEntry(

@@ -123,8 +123,8 @@ function _shtab_coldstart_using
   test "$_shtab_coldstart_cmdpath" = "$argv"
 end
 
-set -g _shtab_coldstart_commands pool 'pool plan' image 'image index' 'image mount' 'image unmount' 'image ls' 'image show' 'image diff' 'image status' snap 'snap create' 'snap restore' 'snap list' 'snap show' 'snap verify' 'snap remove' health 'health quick' 'health deep' 'health status' 'health clear' launch doctor
-set -g _shtab_coldstart_opts_with_value --active-timeout --cache --color --compression --config --container --demand --expect-gpus --explain --id --ignore --large-bytes --largest-share --lead-time --level --lock-wait --name --other-store --output --overlay --peak-utilisation --pid --platform --prices --prometheus --ready-timeout --ready-url --reason --runc-root --service-level --store --supply --timeout --top --trace --variant
+set -g _shtab_coldstart_commands pool 'pool plan' image 'image index' 'image mount' 'image unmount' 'image ls' 'image show' 'image diff' 'image status' snap 'snap create' 'snap restore' 'snap list' 'snap show' 'snap verify' 'snap remove' health 'health quick' 'health deep' 'health status' 'health clear' 'health collect' launch doctor
+set -g _shtab_coldstart_opts_with_value --active-timeout --cache --color --compression --config --container --demand --expect-gpus --explain --id --ignore --large-bytes --largest-share --lead-time --level --lock-wait --name --other-store --output --overlay --peak-utilisation --pid --platform --prices --prometheus --ready-timeout --ready-url --reason --replay --runc-root --service-level --store --supply --timeout --top --trace --variant
 
 complete -c coldstart -e
 complete -c coldstart -f
@@ -337,6 +337,7 @@ complete -c coldstart -n '_shtab_coldstart_using health quick' -l active-timeout
 complete -c coldstart -n '_shtab_coldstart_using health quick' -l nagios -d 'Answer with one line and performance data; exit 0 ok, 1 degraded, 2 out, 3 unknown.'
 complete -c coldstart -n '_shtab_coldstart_using health quick' -l prometheus -xka "(__fish_complete_path (commandline -ct))" -d 'Also write a textfile for the node exporter.'
 complete -c coldstart -n '_shtab_coldstart_using health quick' -l explain -x -d 'Look at nothing; say what a reason code or an XID means.'
+complete -c coldstart -n '_shtab_coldstart_using health quick' -l replay -x -d 'Look at nothing here; judge what `health collect` recorded, or a saved dmesg.'
 complete -c coldstart -n '_shtab_coldstart_using health quick' -l expect-gpus -x -d 'GPUs that this host should have.'
 complete -c coldstart -n '_shtab_coldstart_using health quick' -l json -d 'Answer with one JSON document on stdout.'
 complete -c coldstart -n '_shtab_coldstart_using health quick' -s q -l quiet -d 'Only the answer, warnings and errors.'
@@ -378,6 +379,18 @@ complete -c coldstart -n '_shtab_coldstart_using health clear' -s v -l verbose -
 complete -c coldstart -n '_shtab_coldstart_using health clear' -l color -xka "auto always never" -d 'When to use colour.'
 complete -c coldstart -n '_shtab_coldstart_using health clear' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'Configuration file, above the user'"'"'s and the system'"'"'s.'
 complete -c coldstart -n '_shtab_coldstart_using health clear' -l debug -d 'Show the traceback of an expected error too.'
+complete -c coldstart -n '_shtab_coldstart_using health; and test $_shtab_coldstart_npos -eq 0' -a collect -d 'evidence for a ticket, redacted'
+complete -c coldstart -n '_shtab_coldstart_using health collect' -s h -l help -d 'show this help message and exit'
+complete -c coldstart -n '_shtab_coldstart_using health collect' -l output -xka "(__fish_complete_path (commandline -ct))" -d 'An archive instead: .tar, .tar.gz or .tgz.'
+complete -c coldstart -n '_shtab_coldstart_using health collect' -l active -d 'Put the GPUs to work for it, as `health quick --active` does.'
+complete -c coldstart -n '_shtab_coldstart_using health collect' -l keep-serials -d 'Keep serial numbers, which a replacement needs.'
+complete -c coldstart -n '_shtab_coldstart_using health collect' -l expect-gpus -x -d 'GPUs that this host should have.'
+complete -c coldstart -n '_shtab_coldstart_using health collect' -l json -d 'Answer with one JSON document on stdout.'
+complete -c coldstart -n '_shtab_coldstart_using health collect' -s q -l quiet -d 'Only the answer, warnings and errors.'
+complete -c coldstart -n '_shtab_coldstart_using health collect' -s v -l verbose -d 'Say what is being done and why.'
+complete -c coldstart -n '_shtab_coldstart_using health collect' -l color -xka "auto always never" -d 'When to use colour.'
+complete -c coldstart -n '_shtab_coldstart_using health collect' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'Configuration file, above the user'"'"'s and the system'"'"'s.'
+complete -c coldstart -n '_shtab_coldstart_using health collect' -l debug -d 'Show the traceback of an expected error too.'
 complete -c coldstart -n '_shtab_coldstart_using; and test $_shtab_coldstart_npos -eq 0' -a launch -d 'health, mount, restore or cold start, ready: the whole chain'
 complete -c coldstart -n '_shtab_coldstart_using launch' -s h -l help -d 'show this help message and exit'
 complete -c coldstart -n '_shtab_coldstart_using launch' -l detach -d 'Return once the replica is ready; a supervisor stays in the background.'

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -78,14 +78,14 @@ def _write_textfile(outputs: Outputs, report: HealthReport) -> ColdstartError | 
     return None
 
 
-def answer(shell: Shell, report: HealthReport, schema: str) -> None:
+def answer(shell: Shell, report: HealthReport, schema: str, more: Mapping[str, Any] | None = None) -> None:
     """Print the report; end with 3 where nothing may be placed, with 69 where only a program is missing."""
     printer = shell.printer
     _table(printer, list(_subjects(report)))
     for subject in _subjects(report):
         _details(printer, subject)
     printer.answer(_summary(report))
-    printer.document(schema, 1, report_document(report))
+    printer.document(schema, 1, {**report_document(report), **(more or {})})
     if report.may_serve:
         if report.overall is Verdict.DEGRADED:
             printer.warning(f"degraded, and may serve: {report.summary}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coldstart_cli.errors import UsageError
 from coldstart_commands.health_answer import NagiosOption, Outputs, PrometheusOption, answer_with
 from coldstart_commands.health_explain import answer_with_meaning
+from coldstart_commands.health_replay import answer_with_replay
 from coldstart_commands.shell import Shell, coldstart_command
 
 if TYPE_CHECKING:
@@ -35,6 +38,14 @@ def command(
             "--explain", metavar="CODE", help="Look at nothing; say what a reason code or an XID means."
         ),
     ] = None,
+    replay: Annotated[
+        Path | None,
+        typer.Option(
+            "--replay",
+            metavar="DIR|FILE",
+            help="Look at nothing here; judge what `health collect` recorded, or a saved dmesg.",
+        ),
+    ] = None,
 ) -> None:
     """Say in under five seconds whether this host and its GPUs may serve: driver, GPUs, fabric, pressure.
 
@@ -42,6 +53,11 @@ def command(
     """
     if explain is not None:
         answer_with_meaning(shell, explain)
+        return
+    if replay is not None:
+        if active or nagios or prometheus:
+            raise UsageError("--replay looks at no host: leave out --active, --nagios and --prometheus")
+        answer_with_replay(shell, replay)
         return
     from coldstart_health.checks import quick_check
 

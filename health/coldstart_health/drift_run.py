@@ -12,19 +12,19 @@ from coldstart_health.drift import drifts, learned
 from coldstart_health.evidence import Evidence
 from coldstart_health.identity import name_of
 from coldstart_health.measures import counters, exercised, measured
-from coldstart_health.moment import Moment, now
+from coldstart_health.moment import Moment
 from coldstart_health.verdict import HOST, Finding, HealthReport, Verdict
 from coldstart_host.gpu import GpuFacts
 
 
 def drift_findings(
-    config: Config, evidence: Evidence, report: HealthReport, *, record: bool
+    config: Config, evidence: Evidence, report: HealthReport, *, moment: Moment, record: bool
 ) -> list[Finding]:
     """GPUs that got worse than they were. A baseline that cannot be used is said, and no verdict."""
     gpus = [gpu for gpu in evidence.reading.gpus if gpu.readable and gpu.hung is None]
     if not gpus:
         return []
-    lesson = _Lesson(evidence, report, gpus, now())
+    lesson = _Lesson(evidence, report, gpus, moment)
     baseline, problem = Baseline(), None
     try:
         baseline = load_baseline(config.state_folder)

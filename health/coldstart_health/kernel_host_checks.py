@@ -71,6 +71,8 @@ _HOST_EVENTS: dict[Kind, Callable[[KernelEvent], Judged]] = {
 
 def when(event: KernelEvent) -> str:
     """`once, 12 s after boot`; the kernel's own clock, which no time service sets."""
+    if not event.last_usec:  # from a file, where every tool prints another clock
+        return "once" if event.count == 1 else f"{event.count} times"
     seconds = event.last_usec // 1_000_000
     since = f"{seconds} s" if seconds < 600 else f"{seconds / 3600:.1f} h"
     count = "once" if event.count == 1 else f"{event.count} times, last"

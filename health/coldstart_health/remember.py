@@ -30,16 +30,23 @@ _BESIDE_THE_POINT = frozenset({"pressure", "quarantine"})
 
 @dataclass(frozen=True)
 class Run:
-    """Which run this is, and when it began. `record`: keep what it finds."""
+    """Which run this is, and when it began. `record`: keep what it finds. `ended`: None for now."""
 
     kind: RunKind
     began: Moment
     record: bool = True
+    ended: Moment | None = None
+
+    @property
+    def end(self) -> Moment:
+        return self.ended or now()
 
 
 def with_memory(config: Config, evidence: Evidence, report: HealthReport, run: Run) -> HealthReport:
     """The report that counts: what is remembered, added to what was found."""
-    report = with_findings(report, drift_findings(config, evidence, report, record=run.record))
+    report = with_findings(
+        report, drift_findings(config, evidence, report, moment=run.end, record=run.record)
+    )
     seen = seen_gpus(evidence.reading, report.findings, evidence.known)
     report = with_findings(report, _quarantine(config, evidence, report, seen, run))
     if run.record:
@@ -108,7 +115,7 @@ def _facts(evidence: Evidence, report: HealthReport, run: Run) -> RunFacts:
     )
     return RunFacts(
         began=run.began,
-        ended=now(),
+        ended=run.end,
         level=_level(evidence),
         proves=told and made and certain,
         counted=told and reading.complete,

@@ -36,7 +36,7 @@ class GpuHost:
         self._boots = 0
         self.seconds = 1000.0
         patch.setattr(moment, "now", self.now)
-        for module in ("checks", "deep", "remember", "drift_run"):
+        for module in ("checks", "deep", "remember", "collection"):
             patch.setattr(f"coldstart_health.{module}.now", self.now)
         patch.setattr(checks, "pci_gpus", tuple)
         patch.setattr(checks, "read_pressure", lambda _: IDLE)
