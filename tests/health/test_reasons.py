@@ -93,6 +93,12 @@ def _in(node: ast.AST) -> Iterator[tuple[str, Verdict | None]]:
         if place is not None and len(node.args) > place:
             yield from ((code, None) for code in _text(node.args[place]))
         yield from _beside(node.args)
+    elif isinstance(node, ast.Assign):
+        # `reason = "a" if bad else "b"`
+        if any(isinstance(target, ast.Name) and target.id == "reason" for target in node.targets):
+            yield from ((code, None) for part in ast.walk(node.value) for code in _text(part))
+    elif isinstance(node, ast.keyword):
+        yield from ((code, None) for code in _text(node.value) if node.arg == "reason")
     elif isinstance(node, ast.Tuple):
         yield from _beside(node.elts)
         # DCGM's error ids: (verdict, action, {id: reason})
@@ -116,7 +122,7 @@ def _is_clocks_event(code: str, elements: list[ast.expr]) -> bool:
     return plain and "_" in code and any(" " in text for text in _text(elements[1]))
 
 
-def _text(node: ast.expr) -> Iterator[str]:
+def _text(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
 
