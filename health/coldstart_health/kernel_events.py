@@ -53,23 +53,26 @@ class KernelEvent:
     def key(self) -> tuple[str, int, str | None, str]:
         return self.kind, self.code, self.address, self.detail
 
-    def and_later(self, later: KernelEvent) -> KernelEvent:
-        return replace(
-            later,
-            count=self.count + later.count,
-            first_sequence=self.first_sequence,
-            first_usec=self.first_usec,
-            pids=tuple(dict.fromkeys((*self.pids, *later.pids)))[:_PIDS_KEPT],
-        )
-
 
 def fold(known: Iterable[KernelEvent], new: Iterable[KernelEvent]) -> tuple[KernelEvent, ...]:
     """Each event once, with its count. Both are in the order of the log."""
-    events = {event.key: event for event in known}
-    for event in new:
-        before = events.get(event.key)
-        events[event.key] = before.and_later(event) if before else event
-    return tuple(events.values())
+    same: dict[tuple[str, int, str | None, str], list[KernelEvent]] = {}
+    for event in (*known, *new):
+        same.setdefault(event.key, []).append(event)
+    return tuple(_together(events) for events in same.values())
+
+
+def _together(events: list[KernelEvent]) -> KernelEvent:
+    if len(events) == 1:
+        return events[0]
+    pids = dict.fromkeys(pid for event in events for pid in event.pids)
+    return replace(
+        events[-1],
+        count=sum(event.count for event in events),
+        first_sequence=events[0].first_sequence,
+        first_usec=events[0].first_usec,
+        pids=tuple(pids)[:_PIDS_KEPT],
+    )
 
 
 def decode(records: Iterable[KernelRecord]) -> Iterator[KernelEvent]:
@@ -93,7 +96,8 @@ def decode(records: Iterable[KernelRecord]) -> Iterator[KernelEvent]:
 
 def bare(line: str) -> str:
     """A message without what dmesg, journalctl, syslog or /dev/kmsg put before it."""
-    return _PREFIX.sub("", line, count=1).rstrip()
+    # as /dev/kmsg and the journal have it, without any
+    return line.rstrip() if line.startswith("NVRM:") else _PREFIX.sub("", line, count=1).rstrip()
 
 
 def device_address(text: str) -> str:
