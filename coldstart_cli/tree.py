@@ -45,6 +45,7 @@ TREE: tuple[GroupEntry | CommandEntry, ...] = (
             ("ls", "the images in a store, or the files in one"),
             ("show", "what an image is made of, what it shares, what runs in it"),
             ("diff", "what differs between two images, and how much must be fetched"),
+            ("copy", "bring an image into another store, sending what is missing there"),
             ("status", "live mounts of this host"),
         ),
     ),

@@ -10,17 +10,20 @@ import os
 import stat
 import tarfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import zstandard
 
 from coldstart_fs.chunk import decode_chunk, verify
 from coldstart_fs.entry import Entry
+from coldstart_fs.images import open_image
 from coldstart_fs.index import HOLE, Index
 from coldstart_fs.locator import Locator
-from coldstart_fs.names import index_key, locator_key, pack_key
+from coldstart_fs.names import pack_key
 from coldstart_fs.progress import Progress
 from coldstart_fs.references import resolve_image
 from coldstart_fs.sources.layer import LayeredTree
@@ -283,13 +286,12 @@ def folder_facts(root: Path, shorten: Callable[[bytes], bytes] = whole) -> dict[
 def image_facts(store: Store, name: str, shorten: Callable[[bytes], bytes] = whole) -> dict[bytes, Facts]:
     """An image as its index, locator and packs describe it, every chunk verified."""
     digest = resolve_image(store, name).digest
-    index_path = store.local_path(index_key(digest))
-    locator_path = store.local_path(locator_key(digest))
-    assert index_path is not None
-    assert locator_path is not None
     found: dict[bytes, Facts] = {}
     groups: dict[int, bytes] = {}
-    with Index.open(index_path, expected_digest=digest) as index, Locator.open(locator_path) as locator:
+    with TemporaryDirectory() as cache, ExitStack() as stack:
+        index, locator = open_image(store, digest, Path(cache))
+        stack.enter_context(index)
+        stack.enter_context(locator)
         pending = [(b"", 0)]
         while pending:
             path, number = pending.pop()

@@ -153,7 +153,8 @@ class ObjectStore:
 
     def check_writable(self) -> None:
         """Refuse a place that is no store and not empty, before anything is read."""
-        if self._marker() is None and self._holds_anything():
+        # asked again: another writer may have begun in between, and a marker is the first that it writes
+        if self._marker() is None and self._holds_anything() and self._marker() is None:
             raise CannotCreateError(
                 f"not an image store, and not empty: {self.url}", hint="choose another `--store`"
             )

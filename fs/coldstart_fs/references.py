@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from coldstart_cli.errors import (
+    CannotCreateError,
     DataError,
     IoFailure,
     NotFoundError,
@@ -94,6 +95,19 @@ def write_ref(store: Store, name: str, digest: bytes) -> None:
         "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
     store.put_bytes(ref_key(name), json.dumps(document).encode() + b"\n")
+
+
+def check_can_name(store: Store, name: str) -> None:
+    """Refuse a name that a folder store cannot have beside those it has: `app` and `app/x`."""
+    place = store.local_path(ref_key(name))
+    if place is None:
+        return
+    above = [parent for parent in place.parents if parent.is_file()]
+    if place.is_dir() or above:
+        raise CannotCreateError(
+            f"names collide in the store: {name} and those below or above it: {above[0] if above else place}",
+            hint="choose another name",
+        )
 
 
 def read_ref(store: Store, name: str) -> Ref:

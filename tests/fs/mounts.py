@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -155,3 +156,18 @@ def ends(record: MountRecord, number: int = signal.SIGKILL) -> None:
     """Send a server a signal, and wait for its end."""
     os.kill(record.server_pid, number)
     wait_until(lambda: not record.server_lives(), "the end of the server")
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A file system that is soon full."""
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder], check=False, timeout=20
+    )
+    if made.returncode:
+        pytest.skip("cannot mount a small tmpfs")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True, timeout=20)

@@ -1,0 +1,74 @@
+"""coldstart image copy: bring an image into another store."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coldstart_commands.image_texts import count, size
+from coldstart_commands.shell import DryRunOption, Shell, coldstart_command
+
+if TYPE_CHECKING:
+    from coldstart_fs.image_copy import Packs
+
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="Image name, NAME@blake3:DIGEST or blake3:DIGEST.")
+]
+DestinationArgument = Annotated[
+    str, typer.Argument(metavar="DESTINATION", help="Store to copy to: a folder or a URL, as for `--store`.")
+]
+NewNameOption = Annotated[
+    str | None,
+    typer.Option("--name", metavar="NAME", help="Name of the copy; default: the same.", show_default=False),
+]
+
+
+@coldstart_command("store", "lock_wait_seconds")
+def command(
+    shell: Shell,
+    name: NameArgument,
+    destination: DestinationArgument,
+    new_name: NewNameOption = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Copy an image to another store, sending only what is missing there; the name is given last.
+
+    Every pack is verified on the way. An interrupted copy, run again, goes on where it was.
+    """
+    from coldstart_fs.image_copy import copy_image
+    from coldstart_fs.names import digest_text
+    from coldstart_fs.progress import Progress
+    from coldstart_fs.store import open_store
+
+    printer = shell.printer
+    progress = Progress(f"opening {name}")
+    with printer.watching(progress.describe):
+        report = copy_image(
+            name,
+            open_store(shell.config.store),
+            open_store(destination, create=True),
+            new_name=new_name,
+            progress=progress,
+            dry_run=dry_run,
+            wait_seconds=shell.config.number("lock_wait_seconds"),
+        )
+    digest = digest_text(report.digest)
+    for label, value in (
+        ("image", f"{report.name}@{digest}"),
+        ("from", report.source),
+        ("to", report.destination),
+        ("to send" if dry_run else "sent", _packs(report.sent)),
+        ("there before", _packs(report.held)),
+        ("not needed", _packs(report.not_needed)),
+        ("time", f"{report.seconds:.1f} s"),
+    ):
+        printer.answer(f"{label:<16}{value}")
+    if dry_run:
+        printer.note("dry run: nothing was written")
+    printer.document("image.copy", 1, asdict(report) | {"digest": digest})
+
+
+def _packs(packs: Packs) -> str:
+    return f"{size(packs.size_bytes)} in {count(packs.count, 'pack')}"
