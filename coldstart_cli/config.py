@@ -78,7 +78,10 @@ SETTINGS: tuple[Setting, ...] = (
         folder=True,
     ),
     Setting(
-        "store", str, "image store: a folder or file:// URL; default `store` in the state folder", _nothing
+        "store",
+        str,
+        "image store: a folder or a URL (file, http, https, s3, gs, az); default `store` in the state folder",
+        _nothing,
     ),
     Setting(
         "lock_wait_seconds", float, "how long to wait for a lock that another process holds", _number(0.0)

@@ -74,7 +74,10 @@ def _option_name(key: str) -> str:
 
 _SETTING_OPTIONS: dict[str, Any] = {
     "store": Annotated[
-        str | None, typer.Option("--store", metavar="URL", help="Image store: a folder or file:// URL.")
+        str | None,
+        typer.Option(
+            "--store", metavar="URL", help="Image store: a folder, or a URL (file, http, https, s3, gs, az)."
+        ),
     ],
     "cache_dir": Annotated[
         str | None, typer.Option("--cache", metavar="DIR", help="Folder of the local chunk cache.")

@@ -63,7 +63,7 @@ class Location:
         if password or parts.query or parts.fragment:
             raise UsageError(
                 f"a store's URL has no user, password, query or fragment: {clean}",
-                hint="credentials are taken from the environment, see coldstart-image-index(1)",
+                hint="credentials are taken from the environment, see coldstart(1)",
             )
         if not host:
             raise UsageError(
