@@ -39,6 +39,8 @@ def open_folder(path: Path, *, create: bool) -> FolderStore:
                 hint="`coldstart image index` makes one, or pass `--store`",
             ) from None
         if path.exists() and (not path.is_dir() or any(not _is_ours(name) for name in os.listdir(path))):
+            if marker.exists():  # another writer has begun in between
+                return open_folder(path, create=create)
             raise CannotCreateError(
                 f"not an image store, and not an empty folder: {path}", hint="choose another `--store`"
             ) from None

@@ -113,6 +113,22 @@ def test_a_folder_of_other_things_is_no_store(tmp_path: Path) -> None:
         open_store(str(tmp_path / "mine"), create=True)
 
 
+def test_a_store_that_another_writer_makes_at_this_moment_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listdir, made = os.listdir, open_store(str(tmp_path / "store"), create=True)
+    (tmp_path / "store").mkdir()
+
+    def late(path: Path) -> list[str]:
+        monkeypatch.setattr(os, "listdir", listdir)
+        with made.writing():
+            write_ref(made, "app", DIGEST)
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", late)
+    assert list_names(open_store(str(tmp_path / "store"), create=True)) == ["app"]
+
+
 def test_file_urls_name_folders(store: Store, tmp_path: Path) -> None:
     folder = tmp_path / "with space"
     os.rename(tmp_path / "store", folder)
