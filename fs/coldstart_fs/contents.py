@@ -10,7 +10,7 @@ from coldstart_cli.errors import ColdstartError, DataError
 from coldstart_fs.chunk import decode_chunk, verify
 from coldstart_fs.index import HOLE, Index, Inode
 from coldstart_fs.locator import ChunkLocation, Locator
-from coldstart_fs.names import digest_text, pack_key
+from coldstart_fs.names import changed_pack_hint, digest_text, pack_key
 from coldstart_fs.store import Store
 
 _LARGEST_REQUEST_BYTES = 4 << 20
@@ -124,6 +124,10 @@ class Contents:
 
 
 def _decoded(digest: bytes, place: ChunkLocation, stored: bytes) -> bytes | bytearray:
-    data = decode_chunk(place, stored)
-    verify(digest, data)
+    try:
+        data = decode_chunk(place, stored)
+        verify(digest, data)
+    except DataError as error:
+        error.hint = error.hint or changed_pack_hint(place.pack)
+        raise
     return data

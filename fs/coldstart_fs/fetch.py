@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from coldstart_cli.errors import ColdstartError, DataError
+from coldstart_cli.errors import ColdstartError, DataError, NotFoundError
 from coldstart_fs.cache import ChunkCache
 from coldstart_fs.chunk import decode_chunk, verify
 from coldstart_fs.locator import ChunkLocation, Locator
-from coldstart_fs.names import digest_text, pack_key
+from coldstart_fs.names import changed_pack_hint, digest_text, pack_key
 from coldstart_fs.page_cache import read_at
 from coldstart_fs.store import Store
 
@@ -134,7 +134,10 @@ class ChunkSource:
             if len(run.chunks) == 1:
                 digest = run.chunks[0][0]
                 text = f"chunk cannot be fetched: {digest_text(digest)}: {error.message}"
-                return {digest: Loaded(DataError(text, hint=error.hint))}
+                hint = error.hint
+                if isinstance(error, DataError | NotFoundError):
+                    hint = hint or "index the image again"
+                return {digest: Loaded(DataError(text, hint=hint))}
             # a pack that was cut short still has what stands before the cut
             found: dict[bytes, Loaded] = {}
             for digest, place in run.chunks:
@@ -162,5 +165,5 @@ def _decoded(digest: bytes, place: ChunkLocation, run: Run, stored: bytes) -> Ch
         verify(digest, data)
     except ColdstartError as error:
         text = f"chunk cannot be used: {digest_text(digest)}, pack {digest_text(place.pack)}: {error.message}"
-        return DataError(text, hint=error.hint)
+        return DataError(text, hint=error.hint or changed_pack_hint(place.pack))
     return data

@@ -25,6 +25,7 @@ from coldstart_fs.store import MARKER, MARKER_CONTENT, Fetched, PutReport, check
 
 _LOCK = ".lock"
 _SCRATCH = ".writing-"
+_COMPARE_BYTES = 4 << 20
 
 
 def open_folder(path: Path, *, create: bool) -> FolderStore:
@@ -110,7 +111,7 @@ class FolderStore:
         with ThreadPoolExecutor(1, "sync") as pool:
             for key, path in items:
                 size_bytes = path.stat().st_size
-                if self.size(key) == size_bytes:
+                if self.size(key) == size_bytes and _same(path, self._place(key)):
                     path.unlink(missing_ok=True)
                     report = report.with_held(size_bytes)
                 else:
@@ -241,6 +242,15 @@ def _writing(place: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise IoFailure(f"cannot write `{place}`: {error.strerror}") from error
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether two files of one size have the same bytes: the store's may have changed on its disk."""
+    with one.open("rb") as left, other.open("rb") as right:
+        while block := left.read(_COMPARE_BYTES):
+            if right.read(_COMPARE_BYTES) != block:
+                return False
+    return True
 
 
 def _sync(path: Path) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from coldstart_cli.errors import DataError, IoFailure
+from coldstart_cli.errors import DataError, IoFailure, NotFoundError
 from coldstart_fs.chunk import decode_chunk, verify
 from coldstart_fs.locator import ChunkLocation, Locator
-from coldstart_fs.names import locator_key, pack_key
+from coldstart_fs.names import changed_pack_hint, locator_key, pack_key
+from coldstart_fs.pack import FOOTER, pack_body_bytes
 from coldstart_fs.store import Store
 
 
@@ -21,7 +22,7 @@ class HeldChunks:
         self._store = store
         self._locators: list[Locator] = []
         self._by_key: dict[str, Locator] = {}
-        self._packs: dict[bytes, bool] = {}
+        self._body_bytes: dict[bytes, int] = {}
 
     @classmethod
     @contextmanager
@@ -50,7 +51,7 @@ class HeldChunks:
             position = locator.position(digest)
             if position is not None:
                 location = locator.location(position)
-                if location.size_bytes == size_bytes and self._has(location.pack):
+                if location.size_bytes == size_bytes and self._has(location):
                     return position << 24 | number
         return None
 
@@ -64,21 +65,46 @@ class HeldChunks:
             return None
         locator = self._by_key.get(locator_key(image))
         location = locator.find(digest) if locator is not None else None
-        if location is None or location.size_bytes != size_bytes or not self._has(location.pack):
+        if location is None or location.size_bytes != size_bytes or not self._has(location):
             return None
         return location
 
     def fetch(self, digest: bytes, location: ChunkLocation) -> bytes:
         """A chunk out of the store, verified."""
         stored = self._store.get_range(pack_key(location.pack), location.offset, location.stored_bytes)
-        data = decode_chunk(location, stored)
-        verify(digest, data)
+        try:
+            data = decode_chunk(location, stored)
+            verify(digest, data)
+        except DataError as error:
+            error.hint = error.hint or changed_pack_hint(location.pack)
+            raise
         return bytes(data)
 
-    def _has(self, pack: bytes) -> bool:
-        if pack not in self._packs:
-            self._packs[pack] = self._store.exists(pack_key(pack))
-        return self._packs[pack]
+    def _has(self, location: ChunkLocation) -> bool:
+        if location.pack not in self._body_bytes:
+            self._body_bytes[location.pack] = self._measured(location.pack)
+        return location.offset + location.stored_bytes <= self._body_bytes[location.pack]
+
+    def _measured(self, pack: bytes) -> int:
+        """How many bytes of chunks a pack has: none when it is absent, cut short, or too long.
+
+        Its end tells; a changed byte in the middle is met by who reads the chunk.
+        """
+        key = pack_key(pack)
+        try:
+            size_bytes = self._store.size(key)
+            if size_bytes is None:
+                return 0
+            end = self._store.get_range(key, max(0, size_bytes - FOOTER.size), min(size_bytes, FOOTER.size))
+            return pack_body_bytes(end, size_bytes)
+        except NotFoundError:  # removed a moment ago
+            return 0
+        except DataError as error:
+            self.notes.append(
+                f"pack is damaged: {self._store.url}/{key}: {error.message}; "
+                "its chunks are stored again, other images that need it have to be indexed again"
+            )
+            return 0
 
 
 def _write(path: Path, content: bytes) -> None:

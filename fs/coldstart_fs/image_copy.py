@@ -13,7 +13,7 @@ from coldstart_cli.errors import DataError, IoFailure, NotFoundError, UsageError
 from coldstart_fs.chunk import chunk_digest
 from coldstart_fs.held import HeldChunks
 from coldstart_fs.locator import ChunkLocation, Locator, encode_locator
-from coldstart_fs.names import check_name, digest_text, index_key, locator_key, pack_key
+from coldstart_fs.names import changed_pack_hint, check_name, digest_text, index_key, locator_key, pack_key
 from coldstart_fs.parallel import run_parallel
 from coldstart_fs.progress import Progress
 from coldstart_fs.publish import publish_changed, publish_name
@@ -200,7 +200,7 @@ def _fetch(source: Store, pack: bytes, size_bytes: int, path: Path) -> None:
         raise DataError(
             f"pack is damaged and was not copied: {source.url}/{pack_key(pack)}: its digest is "
             f"{digest_text(hasher.digest())}",
-            hint="index the image again in the source store",
+            hint=f"in the source store, {changed_pack_hint(pack)}",
         )
 
 

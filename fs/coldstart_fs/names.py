@@ -59,3 +59,8 @@ def locator_key(digest: bytes) -> str:
 def pack_key(digest: bytes) -> str:
     text = digest.hex()
     return f"packs/{text[:2]}/{text}.pack"
+
+
+def changed_pack_hint(pack: bytes) -> str:
+    """What helps against wrong bytes in a pack: it has its right length, so an indexing would reuse it."""
+    return f"remove {pack_key(pack)} from the store and index the image again"

@@ -10,6 +10,7 @@ from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING
 
+from coldstart_cli.errors import DataError
 from coldstart_fs.chunk import RAW, Compression, encode_chunk
 from coldstart_fs.gathered import GatheredWriter
 from coldstart_fs.locator import RECORD
@@ -32,6 +33,18 @@ class FinishedPack:
     path: Path
     size_bytes: int
     records: bytes | bytearray
+
+
+def pack_body_bytes(end: bytes, size_bytes: int) -> int:
+    """How many bytes of chunks a pack of this size holds, by its footer, the last bytes of it."""
+    if len(end) < FOOTER.size:
+        raise DataError("it is shorter than a footer")
+    magic, version, records, table = FOOTER.unpack(end)
+    if (magic, version) != (FOOTER_MAGIC, VERSION):
+        raise DataError("it does not end as a pack")
+    if table + records * RECORD.size + FOOTER.size != size_bytes:
+        raise DataError(f"it has {size_bytes} bytes, not what its footer says")
+    return int(table)
 
 
 class PackWriter:

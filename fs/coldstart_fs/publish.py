@@ -36,6 +36,8 @@ def publish_name(store: Store, name: str, digest: bytes) -> None:
 
 
 def _holds(store: Store, key: str, path: Path) -> bool:
+    if store.size(key) != path.stat().st_size:
+        return False
     with path.open("rb") as stream:
         position = 0
         try:

@@ -36,7 +36,8 @@ def _guarded(handler: _Handler) -> _Handler:
             raise
         except Exception as error:
             self.failures += 1
-            self.log(f"{handler.__name__} failed, answered EIO: {error}")
+            hint = getattr(error, "hint", None)
+            self.log(f"{handler.__name__} failed, answered EIO: {error}" + (f"; {hint}" if hint else ""))
             raise pyfuse3.FUSEError(errno.EIO) from error
 
     return guard  # type: ignore[return-value]

@@ -18,6 +18,7 @@ from coldstart_fs import chunk_table
 from coldstart_fs.build import IndexReport, index_image
 from coldstart_fs.folder_store import FolderStore
 from coldstart_fs.names import index_key, locator_key, ref_key
+from coldstart_fs.opened import opened_image
 from coldstart_fs.references import resolve_image
 from coldstart_fs.store import Store, open_store
 from conftest import wait_until
@@ -83,6 +84,104 @@ def test_chunks_whose_pack_is_gone_are_stored_anew(root: Path, store: Store) -> 
     assert index(root, store, "two").new_bytes == 300_004
     assert image_facts(store, "two")[b"a"].content == (root / "a").read_bytes()
     assert image_facts(store, "one") == image_facts(store, "two")
+
+
+def damage_cut_to_nothing(content: bytes) -> bytes:
+    return b""
+
+
+def damage_cut_in_the_middle(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def damage_missing_the_last_byte(content: bytes) -> bytes:
+    return content[:-1]
+
+
+def damage_a_byte_too_many(content: bytes) -> bytes:
+    return content + b"x"
+
+
+def damage_a_table_too_short(content: bytes) -> bytes:
+    return content[:-88] + content[-32:]
+
+
+Damage = Callable[[bytes], bytes]
+DAMAGES: tuple[Damage, ...] = (
+    damage_cut_to_nothing,
+    damage_cut_in_the_middle,
+    damage_missing_the_last_byte,
+    damage_a_byte_too_many,
+    damage_a_table_too_short,
+)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_pack_of_the_wrong_length_is_replaced_by_indexing_again(
+    root: Path, store: Store, damage: Damage
+) -> None:
+    first = index(root, store)
+    before = snapshot(store)
+    (key,) = store.list("packs/")
+    store.put_bytes(key, damage(before[key]))
+    again = index(root, store)
+    assert (again.digest, again.new_bytes, again.reused_bytes) == (first.digest, 300_004, 0)
+    assert [note for note in again.notes if f"pack is damaged: {store.url}/{key}" in note]
+    assert snapshot(store) == before
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_another_image_does_not_reuse_chunks_of_a_pack_of_the_wrong_length(
+    root: Path, store: Store, damage: Damage
+) -> None:
+    index(root, store, "one")
+    (key,) = store.list("packs/")
+    store.put_bytes(key, damage(store.get(key)))
+    (root / "c").write_bytes(b"new")
+    assert index(root, store, "two").new_bytes == 300_007
+    assert image_facts(store, "two")[b"a"].content == (root / "a").read_bytes()
+    # whose chunks lie elsewhere by now
+    (root / "c").unlink()
+    assert index(root, store, "one").new_bytes == 0
+    assert image_facts(store, "one")[b"a"].content == (root / "a").read_bytes()
+
+
+@pytest.mark.parametrize("key_of", [index_key, locator_key])
+def test_an_index_or_locator_that_is_too_long_is_replaced_by_indexing_again(
+    root: Path, store: Store, key_of: Callable[[bytes], str]
+) -> None:
+    key = key_of(index(root, store).digest)
+    before = snapshot(store)
+    store.put_bytes(key, before[key] + b"x")
+    index(root, store)
+    assert snapshot(store) == before
+
+
+def test_a_changed_pack_is_named_with_what_helps(root: Path, tmp_path: Path, store: Store) -> None:
+    index(root, store)
+    (key,) = store.list("packs/")
+    store.put_bytes(key, b"X" + store.get(key)[1:])
+    with opened_image("image", store_url=store.url, cache=tmp_path) as image:
+        number = image.index.lookup(0, b"a")
+        assert number is not None
+        with pytest.raises(DataError, match="chunk is damaged") as refusal:
+            list(image.contents.blocks(image.index.inode(number)))
+    assert refusal.value.hint == f"remove {key} from the store and index the image again"
+    path = store.local_path(key)
+    assert path is not None
+    path.unlink()
+    index(root, store)
+    assert image_facts(store, "image")[b"a"].content == (root / "a").read_bytes()
+
+
+def test_a_changed_pack_is_replaced_when_its_bytes_come_again(root: Path, store: Store) -> None:
+    report = index(root, store)
+    before = snapshot(store)
+    (key,) = store.list("packs/")
+    store.put_bytes(key, b"X" + before[key][1:])
+    store.put_bytes(locator_key(report.digest), b"")
+    assert index(root, store).packs == 1
+    assert snapshot(store) == before
 
 
 def test_a_damaged_locator_or_index_is_healed_by_indexing_again(root: Path, store: Store) -> None:

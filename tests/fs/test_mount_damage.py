@@ -119,6 +119,8 @@ def test_a_flipped_bit_in_a_pack_is_an_error_with_its_reason_until_it_is_repaire
     log = image.log(record)
     assert digest_text(digest) in log
     assert digest_text(place.pack) in log
+    key = image.pack(place).relative_to(image.store)
+    assert f"; remove {key} from the store and index the image again" in log
     assert not image.cached(digest).exists()
     assert image.counters(record, failed_chunks=2)["failed_requests"] >= 2
     flip(image.pack(place), place.offset + 5)
