@@ -23,7 +23,6 @@ _CONNECTION = (
     (r"[Cc]onnection ?[Rr]efused", "the connection is refused"),
     (r"TimedOut|timed out|Timeout", "no answer in time"),
     (r"[Cc]onnection ?[Rr]eset", "the connection is reset"),
-    (r"certificate|UnknownIssuer", "its certificate is not trusted"),
     (r"IncompleteMessage|UnexpectedEof|ConnectionAborted", "the connection ended in the middle of an answer"),
     (r"NetworkUnreachable|HostUnreachable|unreachable", "the network is unreachable"),
 )
@@ -63,6 +62,11 @@ def translated(error: Exception, *, url: str, permission_hint: str) -> Exception
 def _of_connection(error: Exception, text: str, url: str) -> ColdstartError:
     if "request or response body error" in text and "TimedOut" not in text:
         return BodyInterrupted(f"cannot read `{url}`: the connection ended in the middle of an answer")
+    if "InvalidCertificate" in text:
+        return IoFailure(
+            f"cannot reach `{url}`: its certificate is not trusted",
+            hint="set SSL_CERT_FILE to a file with the certificate of its authority",
+        )
     for pattern, reason in _CONNECTION:
         if re.search(pattern, text):
             return IoFailure(f"cannot reach `{url}`: {reason}")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from coldstart_fs import object_clients
 from fs.mounts import Lab, laboratory
 from fs.servers import FaultyServer, Request, S3Server, faulty_server, s3_server
 
@@ -58,3 +59,11 @@ def faulty(tmp_path: Path) -> Iterator[FaultyServer]:
     root.mkdir()
     with faulty_server(root) as server:
         yield server
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deadlines that a test can wait for."""
+    monkeypatch.setattr(object_clients, "READ_SECONDS", 0.5)
+    monkeypatch.setattr(object_clients, "RANGE_SECONDS", 1.0)
+    monkeypatch.setattr(object_clients, "RETRY_SECONDS", 1.0)

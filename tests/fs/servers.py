@@ -122,7 +122,7 @@ http {{
   default_type application/octet-stream;
   client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
   uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
-  server {{ listen 127.0.0.1:{port}; root {root}; {more} }}
+  server {{ listen 127.0.0.1:{port} {options}; root {root}; {more} }}
 }}
 """
 
@@ -134,7 +134,7 @@ class Nginx:
 
 
 @contextmanager
-def nginx(folder: Path, root: Path, *, more: str = "") -> Iterator[Nginx]:
+def nginx(folder: Path, root: Path, *, more: str = "", options: str = "") -> Iterator[Nginx]:
     """nginx serving a folder, as a store is published over HTTP; `more` goes into its server block."""
     program = shutil.which("nginx", path="/usr/sbin:/usr/bin:/sbin:/bin")
     if program is None:
@@ -142,7 +142,7 @@ def nginx(folder: Path, root: Path, *, more: str = "") -> Iterator[Nginx]:
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
     configuration = folder / "nginx.conf"
-    configuration.write_text(_NGINX.format(folder=folder, root=root, port=port, more=more))
+    configuration.write_text(_NGINX.format(folder=folder, root=root, port=port, more=more, options=options))
     with running([program, "-e", f"{folder}/error.log", "-c", str(configuration)], port, folder / "out.log"):
         yield Nginx(f"http://127.0.0.1:{port}", folder / "access.log")
 
