@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import ip_address
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 
 from coldstart_cli.errors import ConfigError, UnavailableError, UsageError
 from coldstart_cli.version import __version__
+from coldstart_fs.object_settings import check_settings, gave_up, variables
 
 if TYPE_CHECKING:
     from obstore.store import AzureStore, ClientConfig, GCSStore, HTTPStore, RetryConfig, S3Store
@@ -31,6 +33,8 @@ _ENDPOINTS = {
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
 }
 _ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
+_BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]*")
+_HOST = re.compile(r"[^\s\"%<>\\^`{|}]+")
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 15.0
 """How long a server may be silent."""
@@ -53,6 +57,9 @@ class Location:
     @classmethod
     def parse(cls, url: str) -> Location:
         """Refuse in words what is no store's URL; a secret in it is refused and not repeated."""
+        # urlsplit drops line ends and tabs without a word
+        if not url.isprintable():
+            raise UsageError(f"store URL holds characters that cannot be printed: {url.partition('?')[0]!a}")
         try:
             parts = urlsplit(url)
             host, password = parts.hostname, parts.username is not None or parts.password is not None
@@ -63,12 +70,13 @@ class Location:
         if password or parts.query or parts.fragment:
             raise UsageError(
                 f"a store's URL has no user, password, query or fragment: {clean}",
-                hint="credentials are taken from the environment, see coldstart(1)",
+                hint="see CREDENTIALS in coldstart(1): they are taken from the environment",
             )
         if not host:
-            raise UsageError(
-                f"store URL names no bucket: {url}", hint=f"write {parts.scheme}://BUCKET/PREFIX"
-            )
+            raise _names_nothing(parts.scheme, clean)
+        if not (_HOST if parts.scheme in {"http", "https"} else _BUCKET).fullmatch(host):
+            wrong = "server" if parts.scheme in {"http", "https"} else "bucket"
+            raise UsageError(f"not the name of a {wrong}: {clean}")
         prefix = parts.path.strip("/")
         if any(part in {"", ".", ".."} for part in prefix.split("/")) and prefix:
             raise UsageError(f"store URL has an empty, `.` or `..` component: {clean}")
@@ -83,8 +91,15 @@ class Location:
         return _PERMISSION_HINTS.get(self.kind, _PERMISSION_HINTS["http"])
 
 
+def _names_nothing(scheme: str, url: str) -> UsageError:
+    if scheme in {"http", "https"}:
+        return UsageError(f"store URL names no server: {url}", hint=f"write {scheme}://HOST/PATH")
+    return UsageError(f"store URL names no bucket: {url}", hint=f"write {scheme}://BUCKET/PREFIX")
+
+
 def connect(location: Location, *, total_seconds: float, read_seconds: float | None) -> Client:
     """A client whose requests end in `total_seconds`; its server may be silent for `read_seconds`."""
+    check_settings(location.kind)
     try:
         from obstore import store as kinds
     except ImportError as error:
@@ -112,12 +127,15 @@ def connect(location: Location, *, total_seconds: float, read_seconds: float | N
             return kinds.HTTPStore(location.url, **settings)
         maker = {"s3": kinds.S3Store, "gs": kinds.GCSStore, "az": kinds.AzureStore}[location.kind]
         made: Client = maker(location.bucket, prefix=location.prefix or None, **settings)
-    except Exception as error:  # noqa: BLE001 - of several kinds, none of which says what is wrong in our words
+    except BaseException as error:
+        # errors are of several kinds, none of which says what is wrong in our words
+        if not isinstance(error, Exception) and not gave_up(error):
+            raise
         raise _unusable(location, error) from None
     return made
 
 
-def _unusable(location: Location, error: Exception) -> ConfigError:
+def _unusable(location: Location, error: BaseException) -> ConfigError:
     if "MissingAccount" in str(error):
         return ConfigError(
             f"no storage account for {location.url}", hint="set AZURE_STORAGE_ACCOUNT_NAME to the account"
@@ -125,12 +143,8 @@ def _unusable(location: Location, error: Exception) -> ConfigError:
     # the text may hold a key that cannot be read
     return ConfigError(
         f"environment does not fit a store at {location.url} ({type(error).__name__})",
-        hint=f"check the variables {_variables(location.kind)}",
+        hint=f"check the variables {variables(location.kind)}",
     )
-
-
-def _variables(kind: str) -> str:
-    return {"s3": "AWS_*", "gs": "GOOGLE_*", "az": "AZURE_*"}.get(kind, "HTTP_PROXY and NO_PROXY")
 
 
 def _allow_http(location: Location) -> bool:

@@ -20,6 +20,7 @@ from coldstart_cli.errors import (
 from coldstart_fs import object_clients
 from coldstart_fs.object_clients import Location, connect
 from coldstart_fs.object_errors import BodyInterrupted, RangeRefused, translated
+from coldstart_fs.object_settings import gave_up, panicked
 from coldstart_fs.parallel import interruptible, run_parallel
 from coldstart_fs.scratch import scratch_folder
 from coldstart_fs.store import MARKER, MARKER_CONTENT, Fetched, PutReport, check_document
@@ -271,8 +272,10 @@ class ObjectStore:
     def _call(self, key: str, request: Callable[[], R]) -> R:
         try:
             return interruptible(request)
-        except Exception as error:
-            if isinstance(error, ColdstartError):
+        except BaseException as error:
+            if gave_up(error):
+                raise panicked(self._place(key), self.location.kind) from None
+            if isinstance(error, ColdstartError) or not isinstance(error, Exception):
                 raise
             if type(error).__name__ == "NotModifiedError":
                 raise _NotModified from None

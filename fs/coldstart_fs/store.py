@@ -107,16 +107,28 @@ def open_store(url: str, *, create: bool = False) -> Store:
     from coldstart_fs.object_clients import KINDS
 
     scheme, separator, _ = url.partition("://")
+    _check_spelling(url, KINDS)
     if not separator or scheme == "file":
         from coldstart_fs.folder_store import open_folder
 
         return open_folder(_folder_of(url), create=create)
     if scheme not in KINDS:
-        hint = near_matches_hint(scheme, KINDS, otherwise=f"a store is {SPELLINGS}")
+        hint = near_matches_hint(scheme.lower(), KINDS, otherwise=f"a store is {SPELLINGS}")
         raise UsageError(f"unknown kind of store: {scheme}://", hint=hint)
     from coldstart_fs.object_store import open_remote
 
     return open_remote(url, create=create)
+
+
+def _check_spelling(url: str, kinds: Iterable[str]) -> None:
+    """`s3:/bucket` is no folder called `s3:`."""
+    scheme, separator, rest = url.partition(":")
+    if separator and scheme.lower() in {*kinds, "file"} and not rest.startswith("//"):
+        slashes = "///" if scheme.lower() == "file" else "//"
+        raise UsageError(
+            f"not a store's URL: {url}",
+            hint=f"did you mean `{scheme.lower()}:{slashes}{rest.lstrip('/')}`? a folder would be `./{url}`",
+        )
 
 
 def _folder_of(url: str) -> Path:
