@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 from coldstart_cli.errors import ColdstartError
 from coldstart_cli.notify import notify
+from coldstart_cli.plain import plain
 from coldstart_cli.watch import LOG_SECONDS, line_kept, repeating, status_kept
 
 
@@ -34,7 +35,9 @@ _STYLES = {"error": "31", "warning": "33", "ok": "32", "hint": "36", "bold": "1"
 _JOURNAL_PRIORITY = {"error": "<3>", "warning": "<4>", "note": "<6>", "debug": "<7>", "hint": "<5>"}
 
 
-_OWN_COLOR = re.compile(r"(\x1b\[(?:0|1|2|3[1-6])m)")
+# a name may hold any escape sequence, but not a number that this process drew
+_SECRET = os.urandom(16).hex()
+_STYLED = re.compile(rf"(\x1b<{_SECRET}:[0-9]+>)")
 
 
 class Printer:
@@ -86,7 +89,7 @@ class Printer:
         """
         if self.json_output:
             return
-        cells: Iterable[list[str]] = ([_printable(cell, keep="") for cell in row] for row in rows)
+        cells: Iterable[list[str]] = ([plain(cell) for cell in row] for row in rows)
         if widths is None:
             cells = list(cells)
             widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
@@ -95,7 +98,7 @@ class Printer:
                 cell.rjust(width) if column in right else cell.ljust(width)
                 for column, (cell, width) in enumerate(zip(row, widths, strict=True))
             ).rstrip()
-            print(self.style(line, "bold") if number == 0 else line, file=self._stdout)
+            print(self._paint(line, "bold", self._stdout) if number == 0 else line, file=self._stdout)
 
     # --- the conversation, on stderr ---
 
@@ -108,12 +111,12 @@ class Printer:
             self._say("debug", text)
 
     def warning(self, text: str) -> None:
-        self._say("warning", f"{self._paint('coldstart: warning:', 'warning', self._stderr)} {text}")
+        self._say("warning", text, "coldstart: warning:")
 
     def error(self, error: ColdstartError) -> None:
-        self._say("error", f"{self._paint('coldstart: error:', 'error', self._stderr)} {error.message}")
+        self._say("error", error.message, "coldstart: error:")
         if error.hint:
-            self._say("hint", f"{self._paint('hint:', 'hint', self._stderr)} {error.hint}")
+            self._say("hint", error.hint, "hint:")
 
     def status(self, text: str) -> None:
         """What is being done now: a note for people, STATUS= for a service manager."""
@@ -130,9 +133,10 @@ class Printer:
         # rich costs 40 ms to import: only a terminal pays for it
         from rich.console import Console
         from rich.status import Status
+        from rich.text import Text
 
         notify(f"STATUS={text}")
-        with Status(text, console=Console(file=self._stderr), refresh_per_second=8):
+        with Status(Text(plain(text)), console=Console(file=self._stderr), refresh_per_second=8):
             yield
 
     @contextmanager
@@ -140,7 +144,7 @@ class Printer:
         """Show how far slow work is: one line on a terminal, a note now and then elsewhere, and STATUS=."""
 
         def say() -> str:
-            return _printable(describe(), keep="")
+            return plain(describe())
 
         with status_kept(say):
             if self.level < Level.NORMAL:
@@ -154,13 +158,13 @@ class Printer:
                     yield
 
     def style(self, text: str, style: str) -> str:
-        """Colour a part of the answer, when stdout takes colour."""
-        return self._paint(text, style, self._stdout)
+        """Colour a part of a line for `answer`, when stdout takes colour."""
+        return f"{_mark(_STYLES[style])}{text}{_mark('0')}" if self._colored(self._stdout) else text
 
-    def _say(self, kind: str, text: str) -> None:
+    def _say(self, kind: str, text: str, label: str = "") -> None:
         prefix = _JOURNAL_PRIORITY[kind] if self._journal else ""
-        lines = _printable(text).split("\n") if self._journal else [_printable(text)]
-        print("\n".join(prefix + line for line in lines), file=self._stderr, flush=True)
+        start = f"{self._paint(label, kind, self._stderr)} " if label else ""
+        print(f"{prefix}{start}{plain(text)}", file=self._stderr, flush=True)
 
     def _paint(self, text: str, style: str, stream: TextIO) -> str:
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self._colored(stream) else text
@@ -168,8 +172,8 @@ class Printer:
     def _colored(self, stream: TextIO) -> bool:
         if self._color is not ColorMode.AUTO:
             return self._color is ColorMode.ALWAYS
-        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-        return stream.isatty() and not plain
+        unwanted = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        return stream.isatty() and not unwanted
 
 
 def _is_journal(stream: TextIO) -> bool:
@@ -181,18 +185,14 @@ def _is_journal(stream: TextIO) -> bool:
     return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
 
-def _printable(text: str, *, keep: str = "\n\t") -> str:
-    """Names may hold any byte: what could speak to the terminal is shown escaped, our colours excepted."""
-    if text.isprintable():
-        return text
-    pieces = _OWN_COLOR.split(text)
+def _mark(number: str) -> str:
+    return f"\x1b<{_SECRET}:{number}>"
+
+
+def _printable(text: str) -> str:
+    """A line of the answer, in which nothing but `style` has a voice."""
+    pieces = _STYLED.split(text)
     return "".join(
-        piece if number % 2 else "".join(c if c.isprintable() or c in keep else _escaped(c) for c in piece)
+        f"\x1b[{piece[:-1].rpartition(':')[2]}m" if number % 2 else plain(piece)
         for number, piece in enumerate(pieces)
     )
-
-
-def _escaped(char: str) -> str:
-    if "\udc80" <= char <= "\udcff":  # how Python carries a byte that is not UTF-8
-        return f"\\x{ord(char) - 0xDC00:02x}"
-    return char.encode("unicode_escape").decode()

@@ -84,6 +84,7 @@ def answer(shell: Shell, report: HealthReport, schema: str, more: Mapping[str, A
     _table(printer, list(_subjects(report)))
     for subject in _subjects(report):
         _details(printer, subject)
+    printer.answer()
     printer.answer(_summary(report))
     printer.document(schema, 1, {**report_document(report), **(more or {})})
     if report.may_serve:
@@ -174,4 +175,4 @@ def _summary(report: HealthReport) -> str:
     dcgm = f"DCGM {report.dcgm_version}" if report.dcgm_version else ""
     pressure = pressure_line(report.pressure) if report.pressure else ""
     figures = "; ".join(part for part in (gpus, pressure, driver, dcgm) if part)
-    return f"\n{report.overall.word}: {figures}"
+    return f"{report.overall.word}: {figures}"

@@ -65,8 +65,7 @@ def command(
 
 def _answer_lines(shell: Shell, rows: Iterable[tuple[str, str]]) -> None:
     for label, value in rows:
-        # a value of the configuration may hold line breaks
-        shell.printer.answer(f"{label:<16}{value}".rstrip().replace("\n", "\\n"))
+        shell.printer.answer(f"{label:<16}{value}".rstrip())
 
 
 def _identity(image: OpenedImage, configuration: RuntimeConfiguration) -> Iterable[tuple[str, str]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from coldstart_cli.plain import plain
+
 
 def texts(**names: bytes) -> dict[str, Any]:
     r"""Byte names as JSON texts that lose nothing; `escaped` lists the keys whose bytes are not UTF-8.
@@ -50,9 +52,8 @@ def utc(mtime_ns: int) -> str:
 
 
 def text(name: bytes) -> str:
-    """A name for people, on one line and without colours of its own; the printer escapes the rest."""
-    shown = name.decode("utf-8", "surrogateescape")
-    return shown.replace("\n", "\\n").replace("\t", "\\t").replace("\x1b", "\\x1b")
+    r"""A name for people, on one line: a backslash is `\\`, what no terminal should get `\n` or `\xNN`."""
+    return plain(name.replace(b"\\", b"\\\\").decode("utf-8", "surrogateescape"))
 
 
 def path(name: bytes) -> str:

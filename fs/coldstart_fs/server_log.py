@@ -7,6 +7,8 @@ import stat
 import time
 from contextlib import suppress
 
+from coldstart_cli.plain import plain
+
 _LIMIT_BYTES = 1 << 20
 _SAME_TEXT_SECONDS = 10.0
 
@@ -34,7 +36,7 @@ class ServerLog:
 
     def _write(self, text: str) -> None:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        line = f"{stamp} {text}\n".encode("utf-8", "backslashreplace")
+        line = f"{stamp} {plain(text)}\n".encode()
         with suppress(OSError):  # a full disk must not end the mount
             if self._is_file and os.fstat(self._descriptor).st_size + len(line) > self._limit_bytes:
                 os.ftruncate(self._descriptor, 0)

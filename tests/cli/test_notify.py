@@ -32,3 +32,14 @@ def test_a_socket_that_is_gone_or_wrong_does_no_harm(tmp_path: Path, monkeypatch
     for address in (str(tmp_path / "absent"), "/" + "x" * 200, "relative"):
         monkeypatch.setenv("NOTIFY_SOCKET", address)
         assert not notify("READY=1")
+
+
+def test_a_name_with_a_line_break_or_any_byte_says_nothing_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.bind(str(tmp_path / "notify"))
+        channel.settimeout(5)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        assert notify("STATUS=a\nREADY=1\udcff")
+        assert channel.recv(4096) == b"STATUS=a\\nREADY=1\\xff"

@@ -160,6 +160,9 @@ def test_colour_follows_the_terminal_the_option_and_no_color(
         ("cr\rover", "cr\\rover"),
         ("\ud800", "\\ud800"),
         ("rtl\u202e", "rtl\\u202e"),
+        ("\x1b[31mred\x1b[0m", "\\x1b[31mred\\x1b[0m"),
+        ("two\nlines\tof", "two\\nlines\\tof"),
+        ("line\u2028end", "line\\u2028end"),
     ],
 )
 def test_names_cannot_speak_to_the_terminal(name: str, shown: str) -> None:
@@ -167,9 +170,27 @@ def test_names_cannot_speak_to_the_terminal(name: str, shown: str) -> None:
     printer.answer(name)
     printer.table(["name"], [[name]])
     printer.warning(name)
-    printer.error(DataError(name))
+    printer.note(name)
+    with printer.progress(name):
+        printer.status(name)
+    printer.error(DataError(name, hint=name))
     assert stdout.getvalue() == f"{shown}\nname\n{shown}\n"
-    assert stderr.getvalue() == f"coldstart: warning: {shown}\ncoldstart: error: {shown}\n"
+    assert stderr.getvalue() == (
+        f"coldstart: warning: {shown}\n{shown}\n{shown}\n{shown}\ncoldstart: error: {shown}\nhint: {shown}\n"
+    )
+
+
+def test_a_name_in_a_coloured_part_stays_a_name() -> None:
+    printer, stdout, _ = _printer(terminal=True, color=ColorMode.ALWAYS)
+    printer.answer(printer.style("\x1b[31ma\nb\x1b[0m", "ok"))
+    assert stdout.getvalue() == "\x1b[32m\\x1b[31ma\\nb\\x1b[0m\x1b[0m\n"
+
+
+def test_a_name_in_the_progress_of_a_terminal_is_no_markup() -> None:
+    printer, _, stderr = _printer(terminal=True, color=ColorMode.NEVER)
+    with printer.progress("reading [bold]\x07\n"):
+        pass
+    assert "reading [bold]\\x07\\n" in stderr.getvalue()
 
 
 def test_a_line_break_in_a_name_does_not_break_a_table() -> None:
@@ -196,8 +217,7 @@ def test_the_journal_gets_priorities_and_no_colour(tmp_path: Path, monkeypatch: 
         "<4>coldstart: warning: a warning",
         "<3>coldstart: error: an error",
         "<5>hint: a way out",
-        "<6>two",
-        "<6>lines",
+        "<6>two\\nlines",
     ]
 
 

@@ -120,7 +120,7 @@ def test_recursive_lists_every_name_by_its_path(image: Coldstart) -> None:
 
 def test_a_terminal_sees_no_raw_bytes_and_json_loses_none(image: Coldstart) -> None:
     shown = image("image", "ls", "web", "/srv/odd").stdout
-    assert shown.splitlines()[1].endswith("\\xff\\name\\n")
+    assert shown.splitlines()[1].endswith(r"\xff\\name\n")
     document = json.loads(image("image", "ls", "web", "/srv", "--recursive", "--json").stdout)
     assert (document["schema"], document["version"]) == ("coldstart.image.ls.entries", 1)
     entries = {entry["path"]: entry for entry in document["entries"]}
@@ -155,7 +155,7 @@ def test_json_gives_nanoseconds_and_names_of_xattrs(image: Coldstart) -> None:
 
 def test_a_file_named_by_its_bytes_is_found(image: Coldstart) -> None:
     result = image("image", "ls", "web", os.fsdecode(b"/srv/odd/\xff\\name\n"))
-    assert (result.status, names(result)) == (0, ["/srv/odd/\\xff\\name\\n"])
+    assert (result.status, names(result)) == (0, [r"/srv/odd/\xff\\name\n"])
 
 
 @pytest.mark.parametrize(
@@ -207,3 +207,17 @@ def test_a_directory_that_contains_itself_is_refused(image: Coldstart, tmp_path:
     result = image("image", "ls", digest_text(digest), "--recursive", timeout_seconds=30)
     assert result.status == 65
     assert "is not below directory" in result.stderr
+
+
+def test_a_backslash_in_a_name_is_told_from_an_escaped_byte(coldstart: Coldstart, tmp_path: Path) -> None:
+    layer = Layer().file(b"a\\x41").file(b"b\xff").symlink("c", b"\\x41\x1b[31m")
+    write_layout(tmp_path / "layout", [layer])
+    assert coldstart("image", "index", f"oci:{tmp_path / 'layout'}", "--name", "web").status == 0
+    assert names(coldstart("image", "ls", "web")) == [r"a\\x41", r"b\xff", r"c -> \\x41\x1b[31m"]
+
+
+def test_the_command_line_cannot_speak_to_the_terminal(coldstart: Coldstart) -> None:
+    result = coldstart("image", "ls", "--color", "always", "--store", "\x1b[31mred\nline", "name")
+    assert result.status == 66
+    assert r"\x1b[31mred\nline" in result.stderr
+    assert "\x1b[31mred" not in result.stderr

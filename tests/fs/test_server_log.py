@@ -21,10 +21,12 @@ def test_a_message_is_a_line_with_its_time(path: Path) -> None:
     log = ServerLog(descriptor)
     log("one")
     log("zw\u00f6lf \udcff")
+    log("a name\nof two lines \x1b[31m")
     os.close(descriptor)
-    first, second = path.read_bytes().splitlines()
+    first, second, third = path.read_bytes().splitlines()
     assert first.endswith(b"Z one")
-    assert second.endswith("Z zw\u00f6lf \\udcff".encode())
+    assert second.endswith("Z zw\u00f6lf \\xff".encode())
+    assert third.endswith(b"Z a name\\nof two lines \\x1b[31m")
     assert path.stat().st_mode & 0o777 == 0o600
 
 
