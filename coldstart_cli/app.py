@@ -18,8 +18,9 @@ from coldstart_cli.errors import (
     UsageError,
     near_matches_hint,
 )
+from coldstart_cli.plain import plain
 from coldstart_cli.printer import Printer
-from coldstart_cli.signals import install_signal_handlers
+from coldstart_cli.signals import install_signal_handlers, leave_at_once_when_interrupted
 from coldstart_cli.tree import TREE, CommandEntry, GroupEntry
 from coldstart_cli.version import __version__
 
@@ -35,15 +36,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit with its status."""
     streams.open_standard_streams()
     status = run(sys.argv[1:] if arguments is None else arguments)
+    leave_at_once_when_interrupted()
     streams.drop_what_cannot_be_written()
     sys.exit(status)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; every expected error ends here, as text on stderr and a status."""
-    install_signal_handlers()
     debug = "--debug" in arguments or os.environ.get("COLDSTART_DEBUG") == "1"
     try:
+        install_signal_handlers()
         try:
             status = _dispatch(arguments)
         except AnswerStatus as answer:
@@ -54,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except ColdstartError as error:
         if debug:
-            traceback.print_exc()
+            _say_traceback()
         Printer().error(error)
         return error.exit_code
     except KeyboardInterrupt:
@@ -66,10 +68,15 @@ def run(arguments: Sequence[str]) -> int:
         # the reader of our answer has what it wanted
         return ExitCode.OK
     except Exception:  # noqa: BLE001 - the last resort: a bug may show its traceback
-        traceback.print_exc()
+        _say_traceback()
         sys.stderr.write(f"coldstart: error: this is a bug in coldstart {__version__}, please report it\n")
         return ExitCode.SOFTWARE
     return status
+
+
+def _say_traceback() -> None:
+    # the message of an exception may hold names
+    sys.stderr.write(plain(traceback.format_exc(), keep="\n"))
 
 
 def _dispatch(arguments: Sequence[str]) -> int:

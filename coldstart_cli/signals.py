@@ -32,6 +32,12 @@ def install_signal_handlers() -> None:
             return
 
 
+def leave_at_once_when_interrupted() -> None:
+    """The command is over: a signal while the interpreter ends has nothing left to unwind."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(ExitCode.INTERRUPTED))
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(ExitCode.TERMINATED))
+
+
 def _terminate(signum: int, frame: FrameType | None) -> None:
     del signum
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -47,8 +47,9 @@ def open_standard_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            # the lowest free number is this one: those below it are open
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+            # the lowest free number is this one: those below it are open; a lost answer is still a failure
+            access = os.O_RDWR if number == _STDERR else os.O_RDONLY
+            os.set_inheritable(os.open(os.devnull, access), True)
     # CPython makes a stream None whose descriptor was closed
     if sys.stdin is None:
         sys.stdin = open(_STDIN, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115

@@ -25,7 +25,7 @@ FLOORS = {
 # the one door between two rooms of a floor: snapshots keep to the store's door
 DOORS = {("coldstart_snapshot", "coldstart_fs.store")}
 # the shell: what prints, parses arguments and ends the process
-SHELL = {"coldstart_cli/app.py", "coldstart_cli/printer.py", "coldstart_cli/signals.py"}
+SHELL = {f"coldstart_cli/{name}.py" for name in ("app", "entry", "printer", "signals")}
 OUTSIDE = {"subprocess", "pty", "multiprocessing", "popen2"}
 PROCESS_CALLS = {
     "system", "popen", "fork", "forkpty", "execv", "execve", "execvp", "execvpe", "execl", "execle", "execlp",

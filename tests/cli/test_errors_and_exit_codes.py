@@ -162,3 +162,15 @@ def test_near_matches_are_offered_only_when_something_is_near() -> None:
     assert near_matches_hint("pyhton", ["python", "perl"]) == "did you mean `python`?"
     assert near_matches_hint("xyz", ["python"]) is None
     assert near_matches_hint("xyz", [], otherwise="coldstart image ls") == "coldstart image ls"
+
+
+def test_a_traceback_shows_names_without_letting_them_speak(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for error in (ColdstartError("not there: \x1b[31mx"), RuntimeError("not there: \x1b[31mx")):
+        _dispatching(monkeypatch, error)
+        app.run(["image", "--debug"])
+        said = capsys.readouterr().err
+        assert "Traceback" in said
+        assert "not there: \\x1b[31mx" in said
+        assert "\x1b" not in said

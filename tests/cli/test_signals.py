@@ -29,6 +29,48 @@ app.main([])
 """
 
 
+# the program while its first modules are imported
+_STARTING = """
+import importlib.abc, sys, time
+class Slow(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "coldstart_cli.app":
+            print("importing", flush=True)
+            time.sleep(300)
+sys.meta_path.insert(0, Slow())
+from coldstart_cli.entry import main
+main()
+"""
+# the program when its command is over
+_ENDING = """
+import atexit, time
+def end():
+    print("ending", flush=True)
+    time.sleep(300)
+atexit.register(end)
+from coldstart_cli.entry import main
+import sys
+sys.argv[1:] = ["--version"]
+main()
+"""
+
+
+@pytest.mark.parametrize(("script", "sign"), [(_STARTING, "importing"), (_ENDING, "ending")])
+def test_an_interruption_before_and_after_the_command_is_quiet(script: str, sign: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as command:
+        try:
+            assert command.stdout is not None
+            while command.stdout.readline() != f"{sign}\n":
+                assert command.poll() is None
+            command.send_signal(signal.SIGINT)
+            assert command.communicate(timeout=20) == ("", "")
+        finally:
+            command.kill()
+    assert command.returncode == 130
+
+
 @contextmanager
 def _command(clean_up_seconds: float) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(

@@ -12,6 +12,7 @@ from conftest import Coldstart
 
 COMMANDS = ("snap list", "snap list --json", "--help", "--version", "image ls --help", "")
 LOST = "coldstart: error: cannot write the answer: No space left on device\n"
+CLOSED = "coldstart: error: cannot write the answer: Bad file descriptor\n"
 
 
 def _shell(coldstart: Coldstart, script: str, **more: str) -> tuple[int, str, str]:
@@ -33,8 +34,8 @@ def test_an_answer_that_cannot_be_written_is_a_failure(coldstart: Coldstart, com
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_answer_that_nobody_asked_for_is_no_failure(coldstart: Coldstart, command: str) -> None:
-    assert _shell(coldstart, f'"$1" {command} >&-') == (0, "", "")
+def test_an_answer_to_a_closed_stream_is_a_failure(coldstart: Coldstart, command: str) -> None:
+    assert _shell(coldstart, f'"$1" {command} >&-') == (ExitCode.IOERR, "", CLOSED)
 
 
 @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", "<&- 2>&-"])
@@ -62,18 +63,19 @@ def test_a_verdict_that_nobody_got_is_a_failure(coldstart: Coldstart) -> None:
     assert said.endswith(LOST)
     assert "Traceback" not in said
     status, _, said = _shell(coldstart, '"$1" doctor >&-', COLDSTART_PROGRAMS_CRIU=missing)
-    assert status == ExitCode.VERDICT
+    assert status == ExitCode.IOERR
+    assert said.endswith(CLOSED)
     assert "Traceback" not in said
 
 
-def test_all_streams_may_be_closed(coldstart: Coldstart) -> None:
-    assert _shell(coldstart, '"$1" snap list <&- >&- 2>&-') == (0, "", "")
+def test_all_streams_may_be_closed_and_the_answer_is_missed(coldstart: Coldstart) -> None:
+    assert _shell(coldstart, '"$1" snap list <&- >&- 2>&-') == (ExitCode.IOERR, "", "")
 
 
 def test_no_file_gets_the_number_of_a_standard_stream() -> None:
     script = (
         "import os; from coldstart_cli.streams import open_standard_streams as o; o();"
-        "assert os.open('/', os.O_RDONLY) > 2; print('said'); os.write(2, b'x')"
+        "assert os.open('/', os.O_RDONLY) > 2; os.write(2, b'x')"
     )
     done = subprocess.run(
         ["bash", "-c", '"$1" -c "$2" <&- >&- 2>&-', "bash", sys.executable, script],
