@@ -368,7 +368,8 @@ def test_a_gpu_in_quarantine_keeps_a_replica_out_unless_it_cannot_see_it(
     )
     result = replica.launch("--dry-run", "--json")
     assert result.status == 0, result.stderr
-    assert json.loads(result.stdout)["health"] == "ok"
+    # not `drain`; a busy machine degrades every host
+    assert json.loads(result.stdout)["health"] in {"ok", "degraded"}
 
 
 def test_the_image_s_configuration_runs_and_the_specification_s_wins(
