@@ -39,7 +39,7 @@ EXIT_CODE_MEANINGS: dict[ExitCode, str] = {
     ExitCode.SOFTWARE: "a bug in coldstart; the traceback is shown",
     ExitCode.CANTCREAT: "an output cannot be created",
     ExitCode.IOERR: "reading or writing failed",
-    ExitCode.TEMPFAIL: "busy, locked or timed out: try again",
+    ExitCode.TEMPFAIL: "busy, locked, timed out or out of reach: try again",
     ExitCode.NOPERM: "needs privileges",
     ExitCode.CONFIG: "the configuration is wrong",
     ExitCode.INTERRUPTED: "interrupted (SIGINT), after cleaning up",
@@ -101,6 +101,12 @@ class CannotCreateError(ColdstartError):
 
 class IoFailure(ColdstartError):  # noqa: N818 - EX_IOERR's name
     exit_code = ExitCode.IOERR
+
+
+class UnreachableError(IoFailure):
+    """A server does not answer, or not now: another try may do."""
+
+    exit_code = ExitCode.TEMPFAIL
 
 
 class BusyError(ColdstartError):

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import re
 
-from coldstart_cli.errors import ColdstartError, DataError, IoFailure, NotFoundError, PermissionNeededError
+from coldstart_cli.errors import (
+    ColdstartError,
+    DataError,
+    IoFailure,
+    NotFoundError,
+    PermissionNeededError,
+    UnreachableError,
+)
 
 _STATUS = re.compile(r"status code: (\d{3})(?: ([A-Z][A-Za-z' -]+))?")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,64})</Code>")
@@ -26,6 +33,9 @@ _CONNECTION = (
     (r"IncompleteMessage|UnexpectedEof|ConnectionAborted", "the connection ended in the middle of an answer"),
     (r"NetworkUnreachable|HostUnreachable|unreachable", "the network is unreachable"),
 )
+_RETRY_HINT = "check the address and the network, or try again later"
+_NO_TLS = re.compile(r"InvalidContentType|InvalidMessage|WRONG_VERSION_NUMBER|wrong version number")
+_BUSY_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 _OTHER_RANGE = ("UnexpectedRange", "NoContentRange", "InvalidContentRange", "ParseContentRange")
 _NO_RANGES = ("RangeNotSupported", "NotPartial")
 
@@ -34,7 +44,7 @@ class RangeRefused(Exception):  # noqa: N818 - an answer that has to be looked i
     """A request for a range was answered with something whole."""
 
 
-class BodyInterrupted(IoFailure):
+class BodyInterrupted(UnreachableError):  # noqa: N818 - what happened
     """The connection ended in the middle of an object: worth another try."""
 
 
@@ -61,20 +71,30 @@ def translated(error: Exception, *, url: str, permission_hint: str) -> Exception
 
 def _of_connection(error: Exception, text: str, url: str) -> ColdstartError:
     if "request or response body error" in text and "TimedOut" not in text:
-        return BodyInterrupted(f"cannot read `{url}`: the connection ended in the middle of an answer")
+        return BodyInterrupted(
+            f"cannot read `{url}`: the connection ended in the middle of an answer", hint=_RETRY_HINT
+        )
     if "InvalidCertificate" in text:
         return IoFailure(
             f"cannot reach `{url}`: its certificate is not trusted",
             hint="set SSL_CERT_FILE to a file with the certificate of its authority",
         )
+    if _NO_TLS.search(text):
+        return IoFailure(f"cannot reach `{url}`: the server does not speak TLS", hint=_plain_hint(url))
     for pattern, reason in _CONNECTION:
         if re.search(pattern, text):
-            return IoFailure(f"cannot reach `{url}`: {reason}")
+            return UnreachableError(f"cannot reach `{url}`: {reason}", hint=_RETRY_HINT)
     if isinstance(error, OSError) and error.strerror:
         return IoFailure(f"cannot use `{url}`: {error.strerror}")
     if "error sending request" in text:
-        return IoFailure(f"cannot reach `{url}`: the connection failed")
+        return UnreachableError(f"cannot reach `{url}`: the connection failed", hint=_RETRY_HINT)
     return IoFailure(f"cannot use `{url}`: unexpected answer ({type(error).__name__})")
+
+
+def _plain_hint(url: str) -> str:
+    if url.startswith("https://"):
+        return "write http:// if the server is meant to be read without TLS"
+    return "write http:// in the endpoint's variable, such as AWS_ENDPOINT_URL"
 
 
 def _of_status(status: int, reason: str, text: str, url: str, permission_hint: str) -> ColdstartError:
@@ -91,4 +111,6 @@ def _of_status(status: int, reason: str, text: str, url: str, permission_hint: s
         return NotFoundError(f"object is not in the store: {url}")
     if status == 416:
         return DataError(f"object is cut short: {url}: it ends before the range that was asked for")
+    if status in _BUSY_STATUSES:
+        return UnreachableError(f"cannot use `{url}`: the server answers {said}", hint="try again later")
     return IoFailure(f"cannot use `{url}`: the server answers {said}")

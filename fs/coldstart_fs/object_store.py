@@ -16,6 +16,7 @@ from coldstart_cli.errors import (
     IoFailure,
     NotFoundError,
     UnavailableError,
+    UnreachableError,
 )
 from coldstart_fs import object_clients
 from coldstart_fs.object_clients import Location, connect
@@ -225,6 +226,9 @@ class ObjectStore:
             raise DataError(
                 f"object is cut short: {self._place(key)}: {len(data)} of {answer.meta['size']} bytes came"
             )
+        # no file of a store begins as pages do, but contents in packs may
+        if data[:64].lstrip().startswith(b"<") and not key.startswith("packs/"):
+            raise self._page_came(key)
         return data, answer.meta["e_tag"]
 
     def _read_range(self, key: str, offset: int, length: int) -> bytes:
@@ -251,10 +255,13 @@ class ObjectStore:
     def _refuse_page(self, key: str, answer: GetResult) -> None:
         kind = answer.attributes.get("Content-Type")
         if isinstance(kind, str) and kind.lower().startswith(("text/html", "application/xhtml")):
-            raise DataError(
-                f"server sent a web page instead of an object: {self._place(key)}",
-                hint="look whether a proxy or a login page stands before the store",
-            )
+            raise self._page_came(key)
+
+    def _page_came(self, key: str) -> DataError:
+        return DataError(
+            f"server sent a web page instead of an object: {self._place(key)}",
+            hint="look whether a proxy or a login page stands before the store",
+        )
 
     def _place(self, key: str) -> str:
         return f"{self.url}/{key}" if key else self.url
@@ -266,7 +273,7 @@ class ObjectStore:
                 return read()
             except BodyInterrupted as error:
                 if not tries_left:
-                    raise IoFailure(error.message) from None
+                    raise UnreachableError(error.message, hint=error.hint) from None
         raise AssertionError
 
     def _call(self, key: str, request: Callable[[], R]) -> R:
@@ -308,6 +315,16 @@ class HttpStore(ObjectStore):
             f"store cannot be listed over HTTP: {self.url}",
             hint="name the image, or list the store where it is kept",
         )
+
+    def confirm(self) -> None:
+        try:
+            super().confirm()
+        except DataError as error:
+            if error.hint is not None:  # a page, or a newer store
+                raise
+            raise DataError(
+                f"something else than a store answers at {self.url}", hint="check the address of the store"
+            ) from None
 
     def check_writable(self) -> None:
         raise UnavailableError(

@@ -70,7 +70,12 @@ def resolve_image(
             if not store.exists(index_key(pinned)):
                 raise _not_in_store(store, name)
             return ResolvedImage(name, pinned)
-        digest = _parse(ref_of(store, wanted, ref_key(wanted), cache, tell), _place(store, wanted)).digest
+        content = ref_of(store, wanted, ref_key(wanted), cache, tell)
+        try:
+            digest = _parse(content, _place(store, wanted)).digest
+        except DataError:
+            store.confirm()  # what is no reference may come from what is no store
+            raise
     except NotFoundError as error:
         raise _not_in_store(store, wanted or name) from error
     except (IoFailure, PermissionNeededError) as error:

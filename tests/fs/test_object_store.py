@@ -21,6 +21,7 @@ from coldstart_cli.errors import (
     NotFoundError,
     PermissionNeededError,
     UnavailableError,
+    UnreachableError,
 )
 from coldstart_fs.references import list_names, resolve_image, write_ref
 from coldstart_fs.store import MARKER, MARKER_CONTENT, Store, open_store
@@ -185,11 +186,11 @@ def test_a_newer_or_damaged_store_is_refused_before_it_is_written(bucket: Bucket
         (servers.answer(401), PermissionNeededError, "access is refused: .*: 401 Unauthorized"),
         (servers.answer(403, SECRET.encode()), PermissionNeededError, "access is refused: .*: 403 Forbidden"),
         (servers.answer(404), NotFoundError, "object is not in the store"),
-        (servers.answer(429), IoFailure, "the server answers 429 Too Many Requests"),
-        (servers.answer(503), IoFailure, "the server answers 503 Service Unavailable"),
-        (servers.short_body, IoFailure, "the connection ended in the middle of an answer"),
-        (servers.reset, IoFailure, "cannot reach `http://127.0.0.1:.*/object`"),
-        (servers.silence, IoFailure, "cannot reach `http://127.0.0.1:.*/object`: no answer in time"),
+        (servers.answer(429), UnreachableError, "the server answers 429 Too Many Requests"),
+        (servers.answer(503), UnreachableError, "the server answers 503 Service Unavailable"),
+        (servers.short_body, UnreachableError, "the connection ended in the middle of an answer"),
+        (servers.reset, UnreachableError, "cannot reach `http://127.0.0.1:.*/object`"),
+        (servers.silence, UnreachableError, "cannot reach `http://127.0.0.1:.*/object`: no answer in time"),
     ],
 )
 def test_wrong_answers_are_refused_with_the_url(
@@ -235,9 +236,13 @@ def test_requests_end_at_their_deadline(served: Store, faulty: FaultyServer) -> 
 
 def test_a_server_that_is_not_there_is_named(hasty: None) -> None:
     url = f"http://127.0.0.1:{servers.free_port()}/store"
-    with pytest.raises(IoFailure, match=f"cannot reach `{url}/refs/app`: the connection is refused"):
+    with pytest.raises(
+        UnreachableError, match=f"cannot reach `{url}/refs/app`: the connection is refused"
+    ) as caught:
         resolve_image(open_store(url), "app")
-    with pytest.raises(IoFailure, match=r"cannot reach `http://nowhere\.invalid/refs/app`"):
+    assert caught.value.exit_code == 75
+    assert caught.value.hint == "check the address and the network, or try again later"
+    with pytest.raises(UnreachableError, match=r"cannot reach `http://nowhere\.invalid/refs/app`"):
         resolve_image(open_store("http://nowhere.invalid"), "app")
 
 
