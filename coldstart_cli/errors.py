@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import ClassVar
@@ -115,6 +116,11 @@ class BusyError(ColdstartError):
 
 class PermissionNeededError(ColdstartError):
     exit_code = ExitCode.NOPERM
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        if hint is not None and os.geteuid() == 0:  # root may be refused too: NFS, an immutable folder
+            hint = hint.removeprefix("run as root").removeprefix(", or ") or None
+        super().__init__(message, hint=hint)
 
 
 class ConfigError(ColdstartError):

@@ -133,7 +133,8 @@ def exclusive_lock(path: Path, *, wait_seconds: float = 0.0, shared: bool = Fals
     operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
     # close-on-exec keeps a child from holding the lock after we are gone
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # nor is a link followed: root would make the file that it names
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except PermissionError as error:
         raise PermissionNeededError(
             f"cannot create lock `{path}`: {error.strerror}", hint="run as root, or choose another run_dir"

@@ -20,7 +20,8 @@ from coldstart_cli.errors import (
     NotFoundError,
     PermissionNeededError,
 )
-from coldstart_cli.files import atomic_write, exclusive_lock, fsync_directory, make_directory
+from coldstart_cli.files import atomic_write, atomic_writer, exclusive_lock, fsync_directory, make_directory
+from coldstart_fs.regular import SMALL_DOCUMENT_BYTES, open_regular, read_regular
 from coldstart_fs.store import MARKER, MARKER_CONTENT, Fetched, PutReport, check_document
 
 _LOCK = ".lock"
@@ -32,14 +33,14 @@ def open_folder(path: Path, *, create: bool) -> FolderStore:
     """The store in a folder; with `create`, one that is not there yet is made at the first writing."""
     marker = path / MARKER
     try:
-        content = json.loads(marker.read_text("utf-8"))
+        content = json.loads(read_regular(marker, most_bytes=SMALL_DOCUMENT_BYTES))
     except FileNotFoundError:
         if not create:
             raise NotFoundError(
                 f"there is no image store: {path}",
                 hint="`coldstart image index` makes one, or pass `--store`",
             ) from None
-        if path.exists() and (not path.is_dir() or any(not _is_ours(name) for name in os.listdir(path))):
+        if _holds_other_things(path):
             if marker.exists():  # another writer has begun in between
                 return open_folder(path, create=create)
             raise CannotCreateError(
@@ -68,7 +69,8 @@ class FolderStore:
 
     def get(self, key: str) -> bytes:
         with self._reading(key):
-            return self._place(key).read_bytes()
+            small = key == MARKER or key.startswith("refs/")
+            return read_regular(self._place(key), most_bytes=SMALL_DOCUMENT_BYTES if small else None)
 
     def get_if_changed(self, key: str, tag: str | None) -> Fetched:
         del tag  # a file of this host is read where it is
@@ -76,7 +78,7 @@ class FolderStore:
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         with self._reading(key):
-            descriptor = os.open(self._place(key), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_regular(self._place(key))
             try:
                 return self._read_fully(key, descriptor, offset, length)
             finally:
@@ -99,7 +101,7 @@ class FolderStore:
         self._make_parent(key, place)
         with _writing(place):
             _sync(path)
-            os.replace(path, place)
+            _move(path, place)
             fsync_directory(place.parent)
 
     def put_files(
@@ -126,7 +128,7 @@ class FolderStore:
                     synced.result()
         for path, place, _ in written:
             with _writing(place):
-                os.replace(path, place)
+                _move(path, place)
         for folder in sorted({place.parent for _, place, _ in written}):
             with _writing(folder):
                 fsync_directory(folder)
@@ -155,7 +157,7 @@ class FolderStore:
     def list(self, prefix: str) -> list[str]:
         folder, _, _ = prefix.rpartition("/")
         keys = []
-        for parent, folders, files in os.walk(self.path / folder):
+        for parent, folders, files in os.walk(self.path / folder, onerror=_refuse_folder):
             folders[:] = [name for name in folders if not name.startswith(".")]
             relative = os.path.relpath(parent, self.path)
             base = "" if relative == "." else relative + "/"
@@ -170,6 +172,11 @@ class FolderStore:
         # image contents may be secret to users of this host; whoever shares a store opens its folder
         make_directory(self.path, mode=0o700)
         if not os.access(self.path, os.W_OK | os.X_OK):
+            if os.statvfs(self.path).f_flag & os.ST_RDONLY:
+                raise CannotCreateError(
+                    f"cannot write to image store: {self.path}: its file system is read-only",
+                    hint="choose another `--store`",
+                )
             raise PermissionNeededError(
                 f"cannot write to image store: {self.path}", hint="run as root, or choose another `--store`"
             )
@@ -193,7 +200,8 @@ class FolderStore:
         for scratch in self.path.glob(f"{_SCRATCH}*"):
             shutil.rmtree(scratch, ignore_errors=True)
         # of files that are replaced whole
-        for temporary in (*self.path.glob(".*.tmp"), *(self.path / "refs").rglob(".*.tmp")):
+        patterns = (".*.tmp", "refs/**/.*.tmp", "images/.*.tmp", "locators/.*.tmp", "packs/*/.*.tmp")
+        for temporary in (found for pattern in patterns for found in self.path.glob(pattern)):
             temporary.unlink(missing_ok=True)
 
     def _place(self, key: str) -> Path:
@@ -223,6 +231,27 @@ class FolderStore:
             raise IoFailure(f"cannot read `{place}`: {error.strerror}") from error
 
 
+def _holds_other_things(path: Path) -> bool:
+    if not path.is_dir():
+        return path.exists()
+    try:
+        return any(not _is_ours(name) for name in os.listdir(path))
+    except OSError as error:
+        _refuse_folder(error)
+        return False
+
+
+def _refuse_folder(error: OSError) -> None:
+    """A folder that is not there holds nothing; what of one cannot be read is never passed over."""
+    if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+        return
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        raise PermissionNeededError(
+            f"cannot read image store: {error.filename}", hint="run as root"
+        ) from error
+    raise IoFailure(f"cannot read image store: {error.filename}: {error.strerror}") from error
+
+
 def _is_ours(name: str) -> bool:
     """What a writer makes before the marker; one that was killed then leaves no more than that."""
     return name == _LOCK or name.startswith((_SCRATCH, f".{MARKER}."))
@@ -242,6 +271,18 @@ def _writing(place: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise IoFailure(f"cannot write `{place}`: {error.strerror}") from error
+
+
+def _move(path: Path, place: Path) -> None:
+    try:
+        os.replace(path, place)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        # a part of the store that is a link to another file system: whole there before it has its name
+        with path.open("rb") as source, atomic_writer(place) as copy:
+            shutil.copyfileobj(source, copy, _COMPARE_BYTES)
+        path.unlink()
 
 
 def _same(one: Path, other: Path) -> bool:

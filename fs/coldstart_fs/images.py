@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coldstart_cli.errors import ColdstartError, DataError, NotFoundError
+from coldstart_cli.errors import ColdstartError, DataError, IoFailure, NotFoundError, PermissionNeededError
 from coldstart_fs.copies import Tell, index_of, locator_of
 from coldstart_fs.index import HEADER_BYTES, Index, IndexCounts
 from coldstart_fs.locator import Locator
-from coldstart_fs.names import index_key
+from coldstart_fs.names import index_key, ref_key
 from coldstart_fs.parallel import run_parallel
 from coldstart_fs.references import list_names, read_ref
 from coldstart_fs.store import Store
@@ -51,6 +51,7 @@ def list_images(store: Store) -> Inventory:
 
 
 def _summary(store: Store, name: str) -> ImageSummary | ColdstartError:
+    key = ref_key(name)
     try:
         ref = read_ref(store, name)
         key = index_key(ref.digest)
@@ -61,6 +62,10 @@ def _summary(store: Store, name: str) -> ImageSummary | ColdstartError:
             place = f"{store.url}/{key}"
             counts = IndexCounts.parse(store.get_range(key, 0, HEADER_BYTES), place)
     except (DataError, NotFoundError) as error:
+        return error
+    except (IoFailure, PermissionNeededError) as error:
+        if store.local_path(key) is None:  # the next question would fare no better
+            raise
         return error
     return ImageSummary(
         name, ref.digest, ref.created, counts.entries, counts.content_bytes, counts.index_bytes

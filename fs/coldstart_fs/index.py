@@ -107,7 +107,8 @@ class Index:
             index.close()
             raise DataError(
                 f"index is damaged: {path}: its digest is {digest_text(found)}, "
-                f"expected {digest_text(expected_digest)}"
+                f"expected {digest_text(expected_digest)}",
+                hint="index the image again",
             )
         return index
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from coldstart_cli.errors import DataError, IoFailure, NotFoundError
 from coldstart_cli.version import __version__
+from coldstart_fs.regular import open_regular
 
 
 def map_file(path: Path, what: str, *, header_bytes: int) -> mmap.mmap:
     """Map `path` whole; a file shorter than its header is damaged."""
     try:
-        with path.open("rb") as stream:
+        with open(open_regular(path), "rb") as stream:
             stream.seek(0, 2)
             if stream.tell() < header_bytes:
                 raise DataError(f"{what} is damaged: {path}: it is shorter than its header")
