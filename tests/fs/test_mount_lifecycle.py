@@ -171,9 +171,11 @@ def test_a_hung_store_holds_neither_other_files_nor_the_end(image: Lab) -> None:
     image.unmount(record)
     record = image.mount()
     pack = image.pack(image.places("large")[0][1])
-    content = pack.read_bytes()
+    image.image("backing", pack=pack.read_bytes())
+    backing = image.mount("backing", name="backing")
     pack.unlink()
-    os.mkfifo(pack)  # opening it for reading waits for a writer that never comes
+    pack.symlink_to(backing.mountpoint / "pack")
+    os.kill(backing.server_pid, signal.SIGSTOP)  # as a file server that went away
     reader = subprocess.Popen(
         [sys.executable, "-c", f"open({str(record.mountpoint / 'large')!r}, 'rb').read()"],
         stderr=subprocess.PIPE,
@@ -192,9 +194,8 @@ def test_a_hung_store_holds_neither_other_files_nor_the_end(image: Lab) -> None:
         assert b"OSError" in said
     finally:
         reader.kill()
+        os.kill(backing.server_pid, signal.SIGCONT)
         reader.communicate(timeout=20)
-        pack.unlink()
-        pack.write_bytes(content)
 
 
 def _waits_in_the_kernel(pid: int) -> bool:
