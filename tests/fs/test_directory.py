@@ -203,3 +203,28 @@ def test_a_store_inside_of_the_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the store lies inside of the folder"):
         index(tmp_path, make_store(tmp_path))
     assert not (tmp_path / "store").exists()
+
+
+def make_hole(path: Path, size_bytes: int) -> None:
+    with path.open("wb") as stream:
+        stream.truncate(size_bytes)
+
+
+def test_a_file_that_no_archive_could_hold_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "root/var").mkdir(parents=True)
+    make_hole(tmp_path / "root/var/lastlog", 3 << 40)
+    refusal = re.escape(f"{tmp_path}/root/var/lastlog: its size is 3298534883328, the most is 2199023255552")
+    with pytest.raises(DataError, match=refusal) as caught:
+        index(tmp_path / "root", make_store(tmp_path))
+    assert caught.value.hint == "move it out of the folder, or make it smaller"
+
+
+def test_holes_are_limited_for_the_whole_image(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    for number in range(2):
+        make_hole(tmp_path / f"root/{number}", (1 << 40) + 1)
+    with pytest.raises(DataError, match="it brings the image's holes to 2199023255554 bytes, the most is"):
+        read_tree(tmp_path / "root")
+    (tmp_path / "root/1").unlink()
+    os.link(tmp_path / "root/0", tmp_path / "root/1")  # counted once
+    assert len(read_tree(tmp_path / "root").children) == 2

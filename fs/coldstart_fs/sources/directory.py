@@ -16,6 +16,7 @@ from coldstart_cli.files import mounts_below
 from coldstart_fs.chunk import Piece
 from coldstart_fs.entry import Entry, Xattrs, in_index_order
 from coldstart_fs.sources import Keep, Progress
+from coldstart_fs.sources.tar import LARGEST_FILE_BYTES
 
 
 class Directory:
@@ -26,6 +27,7 @@ class Directory:
         self.configuration: dict[str, Any] = {}
         self._root = root
         self._linked: dict[tuple[int, int], Entry] = {}
+        self._hole_bytes = 0
         self._left_out: Counter[str] = Counter()
         prefix = os.fsdecode(root)
         self._mounts = {os.fsencode(point) for point in mounts_below(Path(prefix)) if point != prefix}
@@ -97,12 +99,24 @@ class Directory:
         )
         if entry.is_file:
             entry.size = status.st_size
+            self._check_size(path, status)
             entry.place = _identity(status)
         elif entry.is_symlink:
             entry.target = os.readlink(path)
         elif entry.is_device:
             entry.device = os.major(status.st_rdev), os.minor(status.st_rdev)
         return entry
+
+    def _check_size(self, path: bytes, status: os.stat_result) -> None:
+        """As of archives: already a hole takes memory, and a part of the index."""
+        if status.st_size > LARGEST_FILE_BYTES:
+            raise _too_large(path, f"its size is {status.st_size}, the most is {LARGEST_FILE_BYTES}")
+        self._hole_bytes += max(status.st_size - status.st_blocks * 512, 0)
+        if self._hole_bytes > LARGEST_FILE_BYTES:
+            raise _too_large(
+                path,
+                f"it brings the image's holes to {self._hole_bytes} bytes, the most is {LARGEST_FILE_BYTES}",
+            )
 
 
 def _xattrs(path: bytes) -> Xattrs:
@@ -193,6 +207,12 @@ def _data_ranges(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
             raise
         position = min(os.lseek(descriptor, start, os.SEEK_HOLE), size)
         yield start, position
+
+
+def _too_large(path: bytes, detail: str) -> DataError:
+    return DataError(
+        f"cannot index: {os.fsdecode(path)}: {detail}", hint="move it out of the folder, or make it smaller"
+    )
 
 
 def _changed(path: bytes) -> DataError:
