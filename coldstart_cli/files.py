@@ -127,44 +127,65 @@ def unescape_mountinfo(field: str) -> str:
 
 @contextmanager
 def exclusive_lock(path: Path, *, wait_seconds: float = 0.0, shared: bool = False) -> Iterator[None]:
-    """Hold an flock on `path`; raise `BusyError` naming the holder when it is not free in time."""
+    """Hold an flock on `path`; raise `BusyError` naming the holder when it is not free in time.
+
+    Its holder may remove the file: who waited for it then takes a new one.
+    """
     make_directory(path.parent)
     deadline = time.monotonic() + wait_seconds
-    operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
-    # close-on-exec keeps a child from holding the lock after we are gone
+    operation = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    while True:
+        descriptor = _open_lock(path)
+        try:
+            _flock(descriptor, path, operation, deadline)
+            if not _is_file(descriptor, path):
+                continue
+            if not shared:
+                command = " ".join(sys.argv)[:512]
+                _name_holder(descriptor, f"pid {os.getpid()}: {command}\n")
+            try:
+                yield
+            finally:
+                if not shared:  # the next one to wait, for a reader, must not be told about us
+                    _name_holder(descriptor, "")
+            return
+        finally:
+            os.close(descriptor)
+
+
+def _open_lock(path: Path) -> int:
     try:
-        # nor is a link followed: root would make the file that it names
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        # close-on-exec keeps a child from holding the lock after we are gone; a link is not followed: root
+        # would make the file that it names
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except PermissionError as error:
         raise PermissionNeededError(
             f"cannot create lock `{path}`: {error.strerror}", hint="run as root, or choose another run_dir"
         ) from error
     except OSError as error:
         raise CannotCreateError(f"cannot create lock `{path}`: {error.strerror}") from error
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, operation)
-                break
-            except OSError as error:
-                if error.errno not in {errno.EWOULDBLOCK, errno.EINTR}:
-                    raise IoFailure(f"cannot lock `{path}`: {error.strerror}") from error
-                if time.monotonic() >= deadline:
-                    raise BusyError(
-                        f"locked by another process: {_holder(descriptor)}",
-                        hint="wait for it, or pass `--lock-wait SECONDS`",
-                    ) from error
-                time.sleep(_LOCK_POLL_SECONDS)
-        if not shared:
-            command = " ".join(sys.argv)[:512]
-            _name_holder(descriptor, f"pid {os.getpid()}: {command}\n")
+
+
+def _flock(descriptor: int, path: Path, operation: int, deadline: float) -> None:
+    while True:
         try:
-            yield
-        finally:
-            if not shared:  # the next one to wait, for a reader, must not be told about us
-                _name_holder(descriptor, "")
-    finally:
-        os.close(descriptor)
+            return fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in {errno.EWOULDBLOCK, errno.EINTR}:
+                raise IoFailure(f"cannot lock `{path}`: {error.strerror}") from error
+            if time.monotonic() >= deadline:
+                raise BusyError(
+                    f"locked by another process: {_holder(descriptor)}",
+                    hint="wait for it, or pass `--lock-wait SECONDS`",
+                ) from error
+        time.sleep(_LOCK_POLL_SECONDS)
+
+
+def _is_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _holder(descriptor: int) -> str:

@@ -10,17 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from coldstart_cli.errors import ColdstartError
-from coldstart_cli.files import exclusive_lock, make_directory
+from coldstart_cli.files import make_directory
 from coldstart_fs.kernel_mounts import real_mountpoint
 from coldstart_fs.mount_request import MountRequest, check_request
 from coldstart_fs.overlay import add_overlay
 from coldstart_fs.records import (
     MountRecord,
     counters_path,
-    lock_path,
     log_path,
     read_record,
     record_folder,
+    record_lock,
     write_record,
 )
 from coldstart_fs.server_log import log_file
@@ -88,7 +88,7 @@ def serve(
     finally:
         on_end()
         folder = record_folder(request.run_folder, record.mountpoint)
-        with exclusive_lock(lock_path(folder), wait_seconds=timeout_seconds):
+        with record_lock(folder, wait_seconds=timeout_seconds):
             left = read_record(folder)
             if left is not None and left.server_pid == record.server_pid:
                 end_mount(left, folder, timeout_seconds=timeout_seconds)
@@ -104,7 +104,7 @@ def _mount(
     foreground: bool,
 ) -> MountRecord:
     folder = record_folder(request.run_folder, real_mountpoint(request.mountpoint))
-    with exclusive_lock(lock_path(folder)):
+    with record_lock(folder):
         record = check_request(request)
         if (left := read_record(folder)) is not None:  # its server died
             end_mount(left, folder, timeout_seconds=_CLEAN_UP_SECONDS)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from coldstart_cli.files import atomic_write
+from coldstart_cli.files import atomic_write, exclusive_lock
 from coldstart_cli.process import start_ticks
 
 _SCHEMA = "coldstart.mount"
@@ -49,8 +50,21 @@ def record_folder(run_folder: Path, mountpoint: Path) -> Path:
 
 
 def lock_path(folder: Path) -> Path:
-    """The lock of a record folder; never removed, since somebody may be waiting for it."""
+    """The lock of a record folder; `record_lock` holds it."""
     return folder.with_suffix(".lock")
+
+
+@contextmanager
+def record_lock(folder: Path, *, wait_seconds: float = 0.0) -> Iterator[None]:
+    """Be the only one who mounts or unmounts there; the lock's file goes when the folder has gone."""
+    path = lock_path(folder)
+    with exclusive_lock(path, wait_seconds=wait_seconds):
+        try:
+            yield
+        finally:
+            if not folder.exists():
+                with suppress(OSError):
+                    path.unlink()
 
 
 def log_path(folder: Path) -> Path:

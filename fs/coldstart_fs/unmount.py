@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coldstart_cli.errors import BusyError, NotFoundError, PermissionNeededError
-from coldstart_cli.files import exclusive_lock, remove_tree
+from coldstart_cli.files import remove_tree
 from coldstart_cli.process import find_program, run
 from coldstart_fs.kernel_mounts import KernelMount, mount_at, real_mountpoint, unmount_now
 from coldstart_fs.overlay import has_overlay, remove_work
-from coldstart_fs.records import MountRecord, all_records, lock_path, read_record, record_folder
+from coldstart_fs.records import MountRecord, all_records, read_record, record_folder, record_lock
 from coldstart_fs.supervisor import stop_server, wait_for_server
 
 # processes that are just ending are waited for; longer is for the user to decide
@@ -40,7 +40,7 @@ def unmount(
     """
     folder = record_folder(run_folder, real_mountpoint(mountpoint))
     require_mount(mountpoint, run_folder)  # before a lock is made for something that is no mount
-    with exclusive_lock(lock_path(folder), wait_seconds=timeout_seconds):
+    with record_lock(folder, wait_seconds=timeout_seconds):
         record = require_mount(mountpoint, run_folder)
         return UnmountReport(record, end_mount(record, folder, lazy=lazy, timeout_seconds=timeout_seconds))
 
@@ -81,7 +81,7 @@ def sweep_stale(run_folder: Path) -> list[Path]:
         if record.server_lives():
             continue
         # busy: somebody is mounting or unmounting there just now; no permission: it stays listed as dead
-        with suppress(BusyError, PermissionNeededError), exclusive_lock(lock_path(folder)):
+        with suppress(BusyError, PermissionNeededError), record_lock(folder):
             current = read_record(folder)
             if current is not None and not current.server_lives():
                 end_mount(current, folder, timeout_seconds=_SWEEP_SECONDS)

@@ -319,3 +319,31 @@ def test_removal_does_not_follow_a_link(tmp_path: Path) -> None:
 def test_waiting_for_nothing_fails_with_what_was_waited_for() -> None:
     with pytest.raises(pytest.fail.Exception, match="the moon"):
         wait_until(lambda: False, "the moon", timeout_seconds=0.1)
+
+
+def test_who_waits_for_a_lock_that_its_holder_removes_takes_the_new_one(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    holding, leave = threading.Event(), threading.Event()
+
+    def wait_and_hold() -> None:
+        with exclusive_lock(lock, wait_seconds=20):
+            holding.set()
+            leave.wait(20)
+
+    thread = threading.Thread(target=wait_and_hold)
+    with exclusive_lock(lock):
+        thread.start()
+        wait_until(lambda: _opened(lock) == 2, "both have the file open")
+        lock.unlink()
+    try:
+        assert holding.wait(20)
+        with pytest.raises(BusyError), exclusive_lock(lock):
+            pass
+    finally:
+        leave.set()
+        thread.join()
+
+
+def _opened(path: Path) -> int:
+    folder = Path("/proc/self/fd")
+    return sum(os.path.realpath(folder / name) == str(path) for name in os.listdir(folder))
