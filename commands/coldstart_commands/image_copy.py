@@ -47,8 +47,8 @@ def command(
     with printer.watching(progress.describe):
         report = copy_image(
             name,
-            open_store(shell.config.store),
-            open_store(destination, create=True),
+            open_store(shell.config.store, tell=printer.warning),
+            open_store(destination, create=True, tell=printer.warning),
             new_name=new_name,
             progress=progress,
             dry_run=dry_run,

@@ -88,7 +88,7 @@ def command(
     with printer.watching(progress.describe):
         report = index_image(
             source,
-            store=open_store(shell.config.store, create=True),
+            store=open_store(shell.config.store, create=True, tell=printer.warning),
             name=name,
             progress=progress,
             dry_run=dry_run,

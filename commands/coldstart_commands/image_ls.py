@@ -50,7 +50,7 @@ def _list_images(shell: Shell) -> None:
     from coldstart_fs.names import digest_text
     from coldstart_fs.store import open_store
 
-    store = open_store(shell.config.store)
+    store = open_store(shell.config.store, tell=shell.printer.warning)
     inventory = list_images(store)
     for problem in inventory.problems:
         shell.printer.warning(problem)

@@ -29,7 +29,7 @@ _SCRATCH = ".writing-"
 _COMPARE_BYTES = 4 << 20
 
 
-def open_folder(path: Path, *, create: bool) -> FolderStore:
+def open_folder(path: Path, *, create: bool, tell: Callable[[str], None] = lambda _: None) -> FolderStore:
     """The store in a folder; with `create`, one that is not there yet is made at the first writing."""
     marker = path / MARKER
     try:
@@ -42,7 +42,7 @@ def open_folder(path: Path, *, create: bool) -> FolderStore:
             ) from None
         if _holds_other_things(path):
             if marker.exists():  # another writer has begun in between
-                return open_folder(path, create=create)
+                return open_folder(path, create=create, tell=tell)
             raise CannotCreateError(
                 f"not an image store, and not an empty folder: {path}", hint="choose another `--store`"
             ) from None
@@ -54,6 +54,8 @@ def open_folder(path: Path, *, create: bool) -> FolderStore:
         raise DataError(f"image store is damaged: {marker} is not JSON") from error
     else:
         check_document(content, "coldstart.store", str(marker))
+        for doubt in _doubts(path):
+            tell(doubt)
     return FolderStore(path)
 
 
@@ -229,6 +231,21 @@ class FolderStore:
             if error.errno in {errno.EACCES, errno.EPERM}:
                 raise PermissionNeededError(f"cannot read `{place}`", hint="run as root") from error
             raise IoFailure(f"cannot read `{place}`: {error.strerror}") from error
+
+
+def _doubts(path: Path) -> Iterator[str]:
+    """Who else can change what is in the store, and so what containers of this host run."""
+    for folder in (path, *(path / part for part in ("images", "locators", "packs", "refs"))):
+        try:
+            status = folder.stat()
+        except OSError:
+            continue
+        if status.st_mode & stat.S_IWOTH:
+            yield f"every user of this host can change the image store: {folder}"
+            return
+        if os.geteuid() == 0 != status.st_uid:
+            yield f"image store belongs to uid {status.st_uid}, who can change what root mounts: {folder}"
+            return
 
 
 def _holds_other_things(path: Path) -> bool:

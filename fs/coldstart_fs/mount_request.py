@@ -46,11 +46,11 @@ def check_request(request: MountRequest) -> MountRecord:
     _check_host(request)
     mountpoint = real_mountpoint(request.mountpoint)
     _check_mountpoint(mountpoint, request.run_folder)
-    store = open_store(request.store)
+    notes: list[str] = []
+    store = open_store(request.store, tell=notes.append)
     _check_places(request, mountpoint, store)
     if request.overlay is not None:
         check_overlay(request.overlay, mountpoint, request.run_folder)
-    notes: list[str] = []
     image = resolve_image(store, request.name, cache=request.cache, tell=notes.append)
     folder = record_folder(request.run_folder, mountpoint)
     return MountRecord(

@@ -101,8 +101,11 @@ class Store(Protocol):
         ...
 
 
-def open_store(url: str, *, create: bool = False) -> Store:
-    """The store at a folder path or URL; with `create`, one to write to, made by its first writing."""
+def open_store(url: str, *, create: bool = False, tell: Callable[[str], None] = lambda _: None) -> Store:
+    """The store at a folder path or URL; with `create`, one to write to, made by its first writing.
+
+    `tell` hears who else can change a folder store.
+    """
     # the kinds import this module
     from coldstart_fs.object_clients import KINDS
 
@@ -111,7 +114,7 @@ def open_store(url: str, *, create: bool = False) -> Store:
     if not separator or scheme == "file":
         from coldstart_fs.folder_store import open_folder
 
-        return open_folder(_folder_of(url), create=create)
+        return open_folder(_folder_of(url), create=create, tell=tell)
     if scheme not in KINDS:
         hint = near_matches_hint(scheme.lower(), KINDS, otherwise=f"a store is {SPELLINGS}")
         raise UsageError(f"unknown kind of store: {scheme}://", hint=hint)

@@ -221,3 +221,13 @@ def test_the_command_line_cannot_speak_to_the_terminal(coldstart: Coldstart) -> 
     assert result.status == 66
     assert r"\x1b[31mred\nline" in result.stderr
     assert "\x1b[31mred" not in result.stderr
+
+
+def test_who_else_can_change_the_store_is_told(coldstart: Coldstart, tmp_path: Path) -> None:
+    make_images(coldstart, tmp_path)
+    store = tmp_path / "coldstart/state/store"
+    store.chmod(0o777)
+    for command in (["ls"], ["index", f"dir:{tmp_path}/beta", "--name", "beta"]):
+        result = coldstart("image", *command)
+        assert result.status == 0
+        assert f"every user of this host can change the image store: {store}" in result.stderr

@@ -234,3 +234,22 @@ def test_a_place_for_a_store_that_cannot_be_read_is_refused(tmp_path: Path) -> N
     refusal = re.escape(f"cannot read image store: {tmp_path}/closed")
     with nobody(tmp_path), pytest.raises(PermissionNeededError, match=refusal):
         open_store(str(tmp_path / "closed"), create=True)
+
+
+def doubts(folder: Path) -> list[str]:
+    told: list[str] = []
+    open_store(str(folder), tell=told.append)
+    return told
+
+
+@pytest.mark.parametrize("part", [".", "refs", "packs", "images", "locators"])
+def test_a_store_that_everybody_can_change_is_told(folder: Path, store: Store, part: str) -> None:
+    assert doubts(folder) == []
+    (folder / part).chmod(0o1777)
+    assert doubts(folder) == [f"every user of this host can change the image store: {folder / part}"]
+
+
+@needs_root
+def test_a_store_of_another_user_is_told_to_root(folder: Path, store: Store) -> None:
+    os.chown(folder, 65534, -1)
+    assert doubts(folder) == [f"image store belongs to uid 65534, who can change what root mounts: {folder}"]
