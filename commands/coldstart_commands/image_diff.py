@@ -54,8 +54,12 @@ def command(
 
     printer, config = shell.printer, shell.config
     with (
-        opened_image(first, store_url=config.store, cache=config.cache_folder) as before,
-        opened_image(second, store_url=other_store or config.store, cache=config.cache_folder) as after,
+        opened_image(
+            first, store_url=config.store, cache=config.cache_folder, tell=printer.warning
+        ) as before,
+        opened_image(
+            second, store_url=other_store or config.store, cache=config.cache_folder, tell=printer.warning
+        ) as after,
     ):
         tree = TreeDiff(
             Side(before.index, before.contents), Side(after.index, after.contents), frozenset(ignore or ())

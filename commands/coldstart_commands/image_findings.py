@@ -43,7 +43,9 @@ def lint_published(shell: Shell, digest: str, large_bytes: int | None) -> LintRe
 
     config = shell.config
     try:
-        with opened_image(digest, store_url=config.store, cache=config.cache_folder) as image:
+        with opened_image(
+            digest, store_url=config.store, cache=config.cache_folder, tell=shell.printer.warning
+        ) as image:
             return lint(image, large_bytes)
     except ColdstartError as error:
         return LintReport((), (f"the image was indexed, and cannot be looked at: {error.message}",))

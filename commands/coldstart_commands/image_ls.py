@@ -87,7 +87,9 @@ def _list_path(shell: Shell, name: str, path: bytes, recursive: bool) -> None:
     from coldstart_fs.opened import opened_image
     from coldstart_fs.tree import children, find, walk
 
-    with opened_image(name, store_url=shell.config.store, cache=shell.config.cache_folder) as image:
+    with opened_image(
+        name, store_url=shell.config.store, cache=shell.config.cache_folder, tell=shell.printer.warning
+    ) as image:
         index = image.index
         node = find(index, path, image=name, store=image.store.url)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coldstart_cli.errors import UnavailableError
+from coldstart_cli.errors import PermissionNeededError, UnavailableError, UnreachableError
 from coldstart_commands import image_findings, image_texts
 from coldstart_commands.image_findings import LargeBytesOption, LintOption
 from coldstart_commands.shell import Shell, coldstart_command
@@ -39,13 +39,13 @@ def command(
     from coldstart_fs.usage import measure_sharing, measure_usage
 
     printer, config = shell.printer, shell.config
-    with opened_image(name, store_url=config.store, cache=config.cache_folder) as image:
+    with opened_image(name, store_url=config.store, cache=config.cache_folder, tell=printer.warning) as image:
         configuration = parse_configuration(image.index.configuration, image.name)
         usage = measure_usage(image.index, image.locator, listed=top)
         sharing, unknown = None, None
         try:
             sharing = measure_sharing(image.store, image.name, image.digest, image.locator, image.cache)
-        except UnavailableError as error:
+        except (UnavailableError, UnreachableError, PermissionNeededError) as error:
             unknown = error.message
         report = image_findings.lint(image, large_bytes) if lint else None
         for problem in sharing.problems if sharing else ():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 from coldstart_cli.errors import (
@@ -62,12 +63,14 @@ def locator_of(store: Store, digest: bytes, cache: Path, tell: Tell = lambda _: 
         fetched = store.get_if_changed(key, _read_tag(copy) if known is not None else None)
         if fetched.content is None:
             assert known is not None
+            with suppress(OSError):
+                os.utime(copy)  # its age is that of the store's last word on it
             return known
         return _new_locator(copy, fetched.content, fetched.tag, f"{store.url}/{key}")
     except (IoFailure, PermissionNeededError, DataError) as error:
         if known is None:
             raise
-        tell(f"going on with what the cache knows of the image: {error.message}")
+        tell(from_cache("image", copy, error))
         return known
 
 
@@ -83,12 +86,23 @@ def ref_of(store: Store, name: str, key: str, cache: Path | None, tell: Tell) ->
             content = copy.read_bytes()
         except OSError:
             raise error from None
-        tell(f"going on with what the cache knows of the name: {error.message}")
+        tell(from_cache("name", copy, error))
         return content
     with suppress(ColdstartError):  # for bad days only
         _prepare(copy)
         atomic_write(copy, content, mode=0o600)
     return content
+
+
+def from_cache(what: str, copy: Path, error: ColdstartError) -> str:
+    """What to tell of going on with a copy, and when it was kept."""
+    try:
+        kept = datetime.fromtimestamp(copy.stat().st_mtime, UTC)
+    except (OSError, OverflowError, ValueError):
+        age = ""
+    else:
+        age = f", as of {kept:%Y-%m-%d %H:%M} UTC"
+    return f"going on with what the cache knows of the {what}{age}: {error.message}"
 
 
 def _of_store(store: Store, cache: Path, kind: str) -> Path:

@@ -92,9 +92,9 @@ def open_index(store: Store, digest: bytes, cache: Path) -> Index:
     return index_of(store, digest, cache)
 
 
-def open_locator(store: Store, digest: bytes, cache: Path) -> Locator:
+def open_locator(store: Store, digest: bytes, cache: Path, tell: Tell = lambda _: None) -> Locator:
     """The locator of an image alone, for those who ask only which chunks it has."""
-    return locator_of(store, digest, cache)
+    return locator_of(store, digest, cache, tell)
 
 
 def image_configuration(store: Store, digest: bytes, cache: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from coldstart_cli.errors import ColdstartError
 from coldstart_fs.contents import Contents
+from coldstart_fs.copies import Tell
 from coldstart_fs.images import open_index, open_locator
 from coldstart_fs.index import Index
 from coldstart_fs.locator import Locator
@@ -25,6 +26,7 @@ class OpenedImage:
     store: Store
     resolved: ResolvedImage
     cache: Path
+    tell: Tell
     _stack: ExitStack
 
     @property
@@ -41,7 +43,7 @@ class OpenedImage:
 
     @cached_property
     def locator(self) -> Locator:
-        return self._stack.enter_context(open_locator(self.store, self.digest, self.cache))
+        return self._stack.enter_context(open_locator(self.store, self.digest, self.cache, self.tell))
 
     @property
     def contents(self) -> Contents:
@@ -59,8 +61,11 @@ class OpenedImage:
 
 
 @contextmanager
-def opened_image(name: str, *, store_url: str, cache: Path) -> Iterator[OpenedImage]:
-    """The image that NAME, NAME@blake3:HEX or blake3:HEX stands for."""
+def opened_image(name: str, *, store_url: str, cache: Path, tell: Tell) -> Iterator[OpenedImage]:
+    """The image that NAME, NAME@blake3:HEX or blake3:HEX stands for.
+
+    A store that is down is no failure for an image that the cache knows; `tell` hears of it.
+    """
     store = open_store(store_url)
     with ExitStack() as stack:
-        yield OpenedImage(store, resolve_image(store, name, cache=cache), cache, stack)
+        yield OpenedImage(store, resolve_image(store, name, cache=cache, tell=tell), cache, tell, stack)

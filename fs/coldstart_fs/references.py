@@ -19,7 +19,7 @@ from coldstart_cli.errors import (
     UsageError,
     near_matches_hint,
 )
-from coldstart_fs.copies import Tell, index_copy, ref_of
+from coldstart_fs.copies import Tell, from_cache, index_copy, ref_of
 from coldstart_fs.names import digest_text, index_key, parse_digest, ref_key, split_reference
 from coldstart_fs.store import Store, check_document
 
@@ -81,7 +81,7 @@ def resolve_image(
     except (IoFailure, PermissionNeededError) as error:
         if pinned is None or cache is None or not index_copy(pinned, cache).exists():
             raise
-        tell(f"going on with what the cache knows of the image: {error.message}")
+        tell(from_cache("image", index_copy(pinned, cache), error))
         return ResolvedImage(wanted or name, pinned)
     if pinned is not None and pinned != digest:
         raise DataError(

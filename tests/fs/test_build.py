@@ -161,7 +161,7 @@ def test_a_changed_pack_is_named_with_what_helps(root: Path, tmp_path: Path, sto
     index(root, store)
     (key,) = store.list("packs/")
     store.put_bytes(key, b"X" + store.get(key)[1:])
-    with opened_image("image", store_url=store.url, cache=tmp_path) as image:
+    with opened_image("image", store_url=store.url, cache=tmp_path, tell=print) as image:
         number = image.index.lookup(0, b"a")
         assert number is not None
         with pytest.raises(DataError, match="chunk is damaged") as refusal:

@@ -40,7 +40,7 @@ class Bench:
             where = f"dir:{self.root}"
         index_image(where, store=open_store(str(self.folder / "store"), create=True), name="image")
         with opened_image(
-            "image", store_url=str(self.folder / "store"), cache=self.folder / "cache"
+            "image", store_url=str(self.folder / "store"), cache=self.folder / "cache", tell=print
         ) as image:
             return lint_image(image.index, image.contents, large_bytes=large_bytes)
 
@@ -225,7 +225,9 @@ def test_byte_code_that_cannot_be_read_is_said_and_hides_nothing_else(bench: Ben
     bench.lint(layer)
     for pack in (bench.folder / "store/packs").rglob("*.pack"):
         pack.write_bytes(bytes(pack.stat().st_size))
-    with opened_image("image", store_url=str(bench.folder / "store"), cache=bench.folder) as image:
+    with opened_image(
+        "image", store_url=str(bench.folder / "store"), cache=bench.folder, tell=print
+    ) as image:
         report = lint_image(image.index, image.contents)
     assert [finding.code for finding in report.findings] == ["writable-setuid"]
     assert "1 files cannot be read: chunk is damaged" in report.problems[0]
