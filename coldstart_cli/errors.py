@@ -119,7 +119,7 @@ class PermissionNeededError(ColdstartError):
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         if hint is not None and os.geteuid() == 0:  # root may be refused too: NFS, an immutable folder
-            hint = hint.removeprefix("run as root").removeprefix(", or ") or None
+            hint = None if hint == "run as root" else hint.removeprefix("run as root, or ")
         super().__init__(message, hint=hint)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from coldstart_cli.errors import DataError, IoFailure, NotFoundError
 from coldstart_fs.chunk import decode_chunk, verify
@@ -86,25 +87,39 @@ class HeldChunks:
         return location.offset + location.stored_bytes <= self._body_bytes[location.pack]
 
     def _measured(self, pack: bytes) -> int:
-        """How many bytes of chunks a pack has: none when it is absent, cut short, or too long.
-
-        Its end tells; a changed byte in the middle is met by who reads the chunk.
-        """
-        key = pack_key(pack)
+        """How many bytes of chunks a pack has: none when it is absent, cut short, or too long."""
         try:
-            size_bytes = self._store.size(key)
-            if size_bytes is None:
-                return 0
-            end = self._store.get_range(key, max(0, size_bytes - FOOTER.size), min(size_bytes, FOOTER.size))
-            return pack_body_bytes(end, size_bytes)
-        except NotFoundError:  # removed a moment ago
-            return 0
+            measures = measure_pack(self._store, pack)
         except DataError as error:
             self.notes.append(
-                f"pack is damaged: {self._store.url}/{key}: {error.message}; "
-                "its chunks are stored again, other images that need it have to be indexed again"
+                f"{error.message}; its chunks are stored again, "
+                "other images that need it have to be indexed again"
             )
             return 0
+        return measures.body_bytes if measures is not None else 0
+
+
+class PackMeasures(NamedTuple):
+    size_bytes: int
+    body_bytes: int
+
+
+def measure_pack(store: Store, pack: bytes) -> PackMeasures | None:
+    """The size of a pack and of the chunks in it; None when it is not there. A wrong length is a `DataError`.
+
+    Its end tells; a changed byte in the middle is met by who reads the chunk.
+    """
+    key = pack_key(pack)
+    size_bytes = store.size(key)
+    if size_bytes is None:
+        return None
+    try:
+        end = store.get_range(key, max(0, size_bytes - FOOTER.size), min(size_bytes, FOOTER.size))
+        return PackMeasures(size_bytes, pack_body_bytes(end, size_bytes))
+    except NotFoundError:  # removed a moment ago
+        return None
+    except DataError as error:
+        raise DataError(f"pack is damaged: {store.url}/{key}: {error.message}") from error
 
 
 def _write(path: Path, content: bytes) -> None:

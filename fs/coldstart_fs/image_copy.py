@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from coldstart_cli.errors import DataError, IoFailure, NotFoundError, UsageError
 from coldstart_fs.chunk import chunk_digest
-from coldstart_fs.held import HeldChunks
+from coldstart_fs.held import HeldChunks, measure_pack
 from coldstart_fs.locator import ChunkLocation, Locator, encode_locator
 from coldstart_fs.names import changed_pack_hint, check_name, digest_text, index_key, locator_key, pack_key
 from coldstart_fs.parallel import run_parallel
@@ -125,12 +125,16 @@ def _plan(source: Store, destination: Store, locator: Locator, scratch: Path) ->
     """A pack goes whole or not at all: cutting chunks out of it would mean to write it anew."""
 
     def ask(pack: bytes) -> tuple[bytes, int | None, int | None]:
-        return pack, source.size(pack_key(pack)), destination.size(pack_key(pack))
+        try:
+            there = measure_pack(destination, pack)
+        except DataError:  # cut short or too long: replaced
+            there = None
+        return pack, source.size(pack_key(pack)), None if there is None else there.size_bytes
 
     missing: dict[bytes, int | None] = {}
     held_bytes = 0
     for pack, size_bytes, there_bytes in run_parallel(ask, locator.packs, workers=_QUESTIONS_AT_ONCE):
-        if there_bytes is None or size_bytes not in {there_bytes, None}:
+        if there_bytes is None:
             missing[pack] = size_bytes
         else:
             held_bytes += there_bytes

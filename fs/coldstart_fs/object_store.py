@@ -35,6 +35,7 @@ R = TypeVar("R")
 _UPLOADS = 4
 _PARTS_AT_ONCE = 3
 _PART_BYTES = 8 << 20
+_COMPARE_BYTES = 64 << 10
 _TRIES = 3
 
 
@@ -105,7 +106,7 @@ class ObjectStore:
 
         def put(item: tuple[str, Path]) -> tuple[bool, int]:
             key, path = item
-            return self._upload(key, path, held_size_bytes=self.size(key))
+            return self._upload(key, path, held_size_bytes=self._held_size(key, path))
 
         for sent, size_bytes in run_parallel(put, items, workers=_UPLOADS):
             report = report.with_sent(size_bytes) if sent else report.with_held(size_bytes)
@@ -207,6 +208,22 @@ class ObjectStore:
             self._prove(key, size_bytes)
         path.unlink(missing_ok=True)
         return sent, size_bytes
+
+    def _held_size(self, key: str, path: Path) -> int | None:
+        """The size of an object, unless it does not even end as the file: then it is damaged."""
+        size_bytes = self.size(key)
+        if size_bytes is None:
+            return None
+        start = max(0, size_bytes - _COMPARE_BYTES)
+        try:
+            with path.open("rb") as stream:
+                stream.seek(start)
+                end = stream.read(_COMPARE_BYTES + 1)
+        except OSError as error:
+            raise IoFailure(f"cannot read `{path}`: {error.strerror}") from error
+        if len(end) != size_bytes - start:
+            return size_bytes
+        return size_bytes if self.get_range(key, start, size_bytes - start) == end else None
 
     def _prove(self, key: str, size_bytes: int) -> None:
         found = self.size(key)

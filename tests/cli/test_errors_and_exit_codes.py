@@ -10,7 +10,14 @@ from collections.abc import Iterator
 import pytest
 
 from coldstart_cli import app, errors
-from coldstart_cli.errors import EXIT_CODE_MEANINGS, ColdstartError, ExitCode, Terminated, near_matches_hint
+from coldstart_cli.errors import (
+    EXIT_CODE_MEANINGS,
+    ColdstartError,
+    ExitCode,
+    PermissionNeededError,
+    Terminated,
+    near_matches_hint,
+)
 from conftest import Coldstart
 
 
@@ -174,3 +181,22 @@ def test_a_traceback_shows_names_without_letting_them_speak(
         assert "Traceback" in said
         assert "not there: \\x1b[31mx" in said
         assert "\x1b" not in said
+
+
+@pytest.mark.parametrize(
+    ("hint", "of_root"),
+    [
+        ("run as root", None),
+        ("run as root, or choose another folder", "choose another folder"),
+        ("run as root with CAP_SYS_PTRACE", "run as root with CAP_SYS_PTRACE"),
+        ("skopeo login", "skopeo login"),
+        (None, None),
+    ],
+)
+def test_root_is_not_told_to_run_as_root(
+    hint: str | None, of_root: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert PermissionNeededError("refused", hint=hint).hint == of_root
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert PermissionNeededError("refused", hint=hint).hint == hint

@@ -95,14 +95,36 @@ def test_images_move_from_bucket_to_bucket_and_from_http(
 
 def test_packs_that_are_there_are_skipped(source: Store, tmp_path: Path) -> None:
     destination = fresh_folder(tmp_path)
-    here, half = source.list("packs/")[:2]
+    here, half, ends_wrong = source.list("packs/")[:3]
     with destination.writing():
         destination.put_bytes(here, source.get(here))
         destination.put_bytes(half, source.get(half)[:1000])  # as a dying disk may
+        destination.put_bytes(ends_wrong, source.get(ends_wrong)[:-32] + bytes(32))
     report = copy_image("image", source, destination)
     assert report.held == Packs(1, pack_bytes(source, here))
     assert report.sent.count == 5
     assert objects(destination) == objects(source)
+
+
+def test_a_pack_that_is_whole_there_need_not_be_whole_here(source: Store, tmp_path: Path) -> None:
+    destination = fresh_folder(tmp_path)
+    copy_image("image", source, destination)
+    whole = objects(destination)
+    cut, gone = source.list("packs/")[:2]
+    source.put_bytes(cut, b"")
+    (tmp_path / "source" / gone).unlink()
+    assert copy_image("image", source, destination).sent == Packs()
+    assert objects(destination) == whole
+
+
+def test_a_pack_that_is_cut_there_and_gone_here_is_told(source: Store, tmp_path: Path) -> None:
+    destination = fresh_folder(tmp_path)
+    copy_image("image", source, destination)
+    key = source.list("packs/")[0]
+    destination.put_bytes(key, destination.get(key)[:-1])
+    (tmp_path / "source" / key).unlink()
+    with pytest.raises(DataError, match=f"pack is not in the store: {source.url}/{key}"):
+        copy_image("image", source, destination)
 
 
 def test_chunks_that_lie_in_other_packs_are_not_sent_again(

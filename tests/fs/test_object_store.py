@@ -123,6 +123,14 @@ def test_what_is_there_with_the_right_size_is_not_sent_again(store: Store, bucke
     assert [request.method for request in bucket.requests()[before:]].count("PUT") == 1
 
 
+def test_what_is_there_with_another_end_is_sent_again(store: Store) -> None:
+    store.put_bytes("packs/aa/held.pack", b"damaged!")
+    with store.writing() as scratch:
+        report = store.put_files([("packs/aa/held.pack", written(scratch / "held", b"as it is"))])
+    assert (report.sent_files, report.held_files) == (1, 0)
+    assert store.get("packs/aa/held.pack") == b"as it is"
+
+
 def test_items_are_asked_for_as_there_is_room(store: Store) -> None:
     ahead = []
     done: list[int] = []
