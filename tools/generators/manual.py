@@ -53,6 +53,7 @@ def _main_page(commands: Sequence[Command], written: dict[str, Any]) -> str:
         section("OPTIONS", terms(_option_terms(_shared(commands)))),
         section("EXIT STATUS", terms((bold(str(int(c))), m) for c, m in EXIT_CODE_MEANINGS.items())),
         section("ENVIRONMENT", terms((bold(name), text) for name, text in environment_reference())),
+        section("CREDENTIALS", prose(written["credentials"]), terms(_credential_terms(written))),
     ]
     pages = [f"{command.page}(1)" for command in commands]
     return _finish(blocks, written, ["coldstart.toml(5)", *pages])
@@ -70,6 +71,11 @@ def _command_list(commands: Sequence[Command]) -> Iterator[str]:
             for command in commands
             if command.words[: len(words)] == words
         )
+
+
+def _credential_terms(written: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for entry in written["credential_variables"]:
+        yield ", ".join(bold(name) for name in entry["names"]), entry["text"]
 
 
 def _shared(commands: Sequence[Command]) -> list[Parameter]:
