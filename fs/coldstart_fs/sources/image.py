@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from coldstart_cli.errors import DataError
+from coldstart_fs.configuration import flaw_of_text, flaw_of_texts
 from coldstart_fs.entry import Entry
 from coldstart_fs.progress import LayerRead
 from coldstart_fs.sources import Keep, Progress
@@ -52,6 +53,13 @@ class LayerBlob:
     @property
     def shown(self) -> str:
         return f"layer {self.blob.digest or self.diff_id}"
+
+    @property
+    def place_shown(self) -> str:
+        """With where it lies, which often says the digest once more."""
+        digest = (self.blob.digest or self.diff_id).partition(":")[2]
+        place = self.blob.shown
+        return f"layer {place}" if digest in place else f"{self.shown}: {place}"
 
 
 class Image:
@@ -112,6 +120,8 @@ def layer_descriptors(manifest: dict[str, Any], shown: str) -> list[dict[str, An
             raise DataError(
                 f"layer is encrypted: {digest}", hint="skopeo copy --decryption-key KEY SOURCE oci:DIR:TAG"
             )
+        if kind is None:
+            raise DataError(f"layer has no media type: {digest}")
         if kind not in _LAYER_TYPES:
             raise DataError(f"layer has unknown media type {kind}: {digest}")
     return layers
@@ -145,7 +155,7 @@ def _reading(layer: LayerBlob, progress: Progress) -> Iterator[TarReader]:
     if layer.diff_id != layer.blob.digest:
         stages.append(Ahead(_checked(layer, stages[0])))
     try:
-        yield TarReader(ByteStream(stages[-1]), f"{layer.shown}: {layer.blob.shown}")
+        yield TarReader(ByteStream(stages[-1]), layer.place_shown)
     except DataError:
         # when the blob is not what was promised, that is the better message
         blocks = layer.blob.blocks()
@@ -177,19 +187,21 @@ def _diff_ids(configuration: dict[str, Any], shown: str) -> list[str]:
 
 
 def _runtime(document: dict[str, Any], shown: str) -> dict[str, Any]:
-    """The keys of the index format that the image's configuration has."""
+    """The keys of the index format that the configuration has; what readers would refuse is refused."""
     found: dict[str, Any] = {}
-    for key in ("architecture", "os"):
-        if isinstance(document.get(key), str) and document[key]:
-            found[key] = document[key]
     runtime = document.get("config") or {}
     if not isinstance(runtime, dict):
         raise DataError(f"image configuration is damaged: {shown}: `config` is not an object")
-    for key, name in (_TEXTS | _LISTS).items():
-        if value := runtime.get(key):
-            good = _is_texts(value) if key in _LISTS else isinstance(value, str)
-            if not good:
-                raise DataError(f"image configuration is damaged: {shown}: `{key}`")
+    given = [(document, key, key) for key in ("architecture", "os", "variant")]
+    given += [(runtime, key, name) for key, name in (_TEXTS | _LISTS).items()]
+    for where, key, name in given:
+        # Go writes `null` for an empty list
+        if (value := where.get(key)) in (None, "", []):
+            continue
+        flaw = flaw_of_texts(value) if key in _LISTS else flaw_of_text(value)
+        if flaw is not None:
+            raise DataError(f"image configuration is damaged: {shown}: `{key}` {flaw}")
+        if key != "variant":
             found[name] = value
     return found
 
