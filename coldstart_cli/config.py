@@ -289,6 +289,8 @@ def _unmet(setting: Setting, value: Scalar) -> str | None:
     """What the value should be and is not."""
     if setting.folder and not os.path.isabs(str(value)):
         return "an absolute path"
+    if value == "":
+        return "something, not empty"
     if isinstance(value, int | float) and not 0 <= value < math.inf:
         return "a number, not negative"
     return None

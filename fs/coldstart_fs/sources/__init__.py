@@ -36,12 +36,17 @@ def open_source(
     text: str, *, forbidden: str | None = None, platform: str | None = None, skopeo: str | None = None
 ) -> Source:
     """The source that `SCHEME:REST` names; `forbidden` is a folder that must not lie inside of it."""
+    from coldstart_fs.sources.reference import without_login
+
     scheme, separator, rest = text.partition(":")
+    shown = without_login(text)
+    if not text:
+        raise UsageError("source is empty", hint=f"a source is {SPELLINGS}")
     if not separator or "/" in scheme:
-        raise UsageError(f"source has no kind: {text}", hint=f"write `dir:{text}` or `oci:{text}`")
+        raise UsageError(f"source has no kind: {shown}", hint=f"write `dir:{shown}` or `oci:{shown}`")
     if scheme not in _KINDS:
         hint = near_matches_hint(scheme, _KINDS, otherwise=f"a source is {SPELLINGS}")
-        raise UsageError(f"unknown kind of source: {text}", hint=hint)
+        raise UsageError(f"unknown kind of source: {shown}", hint=hint)
     if not rest:
         raise UsageError(f"source names nothing: {text}", hint=f"a source is {SPELLINGS}")
     from coldstart_fs.sources.platforms import parse_platform

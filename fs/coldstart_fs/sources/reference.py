@@ -3,11 +3,36 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from coldstart_cli.errors import UsageError
 from coldstart_fs.sources.blob import is_digest
+
+_PATHS = ("dir:", "oci:", "oci-archive:", "docker-archive:")
+_DIGEST = re.compile(r"@(?=(?:sha|blake|md)\w*:[^@/]*$)")
+
+
+def without_login(source: str) -> str:
+    """A source as it may be shown: whatever stands before an `@` that begins no digest may be a password."""
+    if source.startswith(_PATHS):
+        return source
+    name, *digest = _DIGEST.split(source, maxsplit=1)
+    start, at, rest = name.rpartition("@")
+    scheme = re.match(r"[a-z-]*:?//|docker:|", start, re.IGNORECASE)
+    shown = f"{scheme[0] if scheme else ''}***@{rest}" if at else name
+    return "@".join((shown, *digest))
+
+
+def _refuse_login(rest: str) -> None:
+    """Registries take names and passwords from skopeo's login, and a reference is shown in many places."""
+    login, at, place = _DIGEST.split(rest, maxsplit=1)[0].rpartition("@")
+    if at and ("/" in place or (":" in login and "/" not in login.removeprefix("//"))):
+        raise UsageError(
+            f"a reference holds no login: {without_login(f'docker:{rest}')}",
+            hint=f"skopeo login {place.partition('/')[0] or 'HOST'}",
+        )
 
 
 def split_tag(rest: str, fits: Callable[[str], bool]) -> tuple[str, str | None]:
@@ -55,6 +80,7 @@ class RegistryReference:
 
 def parse_registry_reference(rest: str) -> RegistryReference:
     """What follows `docker:`; a digest makes a tag beside it irrelevant, as engines have it."""
+    _refuse_login(rest)
     name, at, digest = rest.removeprefix("//").partition("@")
     if not rest.startswith("//"):
         raise UsageError(f"not a reference of an image: docker:{rest}", hint=f"write docker://{rest}")
