@@ -12,6 +12,7 @@ from coldstart_cli.errors import DataError, UnavailableError
 _BLOCK_BYTES = 1 << 20
 # a zstd block of 4 bytes may stand for 128 KiB: a feed of this size gives 64 MiB at the very most
 _ZSTD_FEED_BYTES = 2 << 10
+_ZSTD_WINDOW_BYTES = 128 << 20  # what zstd itself decompresses without being asked to
 _XZ_MEMORY_BYTES = 512 << 20  # xz -9 needs 65 MiB to decompress
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -92,7 +93,7 @@ def _zstd(blocks: Iterator[bytes], what: str) -> Iterator[bytes]:
         raise UnavailableError(
             f"zstd is needed to read it: {what}", hint='pip install "coldstart[image]"'
         ) from error
-    context = zstandard.ZstdDecompressor()
+    context = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
     frame: Any = context.decompressobj()
     between = False
     try:
@@ -107,6 +108,11 @@ def _zstd(blocks: Iterator[bytes], what: str) -> Iterator[bytes]:
                     if frame.eof:
                         data, frame, between = frame.unused_data, context.decompressobj(), True
     except zstandard.ZstdError as error:
+        if "too much memory" in str(error):
+            raise DataError(
+                f"zstd stream needs a window of more than {_ZSTD_WINDOW_BYTES >> 20} MiB: {what}",
+                hint="compress it again with `zstd --long=27` or without `--long`",
+            ) from error
         raise DataError(f"zstd stream is damaged: {what}: {error}", hint="copy the image again") from error
     if not between:
         raise DataError(f"zstd stream is cut short: {what}", hint="copy the image again")
@@ -121,6 +127,11 @@ def _xz(blocks: Iterator[bytes], what: str) -> Iterator[bytes]:
     try:
         yield from _streams(blocks, stream, "xz", what)
     except lzma.LZMAError as error:
+        if "limit" in str(error):
+            raise DataError(
+                f"xz stream needs more than {_XZ_MEMORY_BYTES >> 20} MiB of memory: {what}",
+                hint="compress it again with `xz -9` or less",
+            ) from error
         raise DataError(f"xz stream is damaged: {what}: {error}", hint="copy the image again") from error
 
 

@@ -127,6 +127,8 @@ class TarReader:
         self._last_name = name
         try:
             return self._member(header, records, name, announced.link)
+        except fields.LimitError as error:
+            raise self._refusal("passes a limit", str(error), name) from error
         except fields.FieldError as error:
             self._damaged(str(error), name)
 
@@ -167,7 +169,7 @@ class TarReader:
             key: value for key, value in records.items() if key in _KEYS or key.startswith(_PREFIXES)
         }
         if len(self._globals) > _MOST_GLOBALS:
-            self._damaged(f"more than {_MOST_GLOBALS} PAX records are for all files")
+            raise self._refusal("passes a limit", f"more than {_MOST_GLOBALS} PAX records are for all files")
 
     def _check_end(self, header: bytes, announced: _Announced) -> None:
         """Two zero blocks end an archive, and so does the end of the stream."""
@@ -210,7 +212,7 @@ class TarReader:
         if extents is not None:
             sparse.check(size, extents, self._left)
         if size > LARGEST_FILE_BYTES:
-            raise fields.FieldError(f"its size is {size}, the most is {LARGEST_FILE_BYTES}")
+            raise fields.LimitError(f"its size is {size}, the most is {LARGEST_FILE_BYTES}")
         time = records.get(b"mtime")
         return Member(
             kind=kind,
@@ -245,8 +247,11 @@ class TarReader:
             length = fields.number(header[124:136], "size")
         except fields.FieldError as error:
             self._damaged(f"an extended header cannot be read: {error}")
-        if not 0 <= length <= _LARGEST_EXTENSION_BYTES:
+        if length < 0:
             self._damaged(f"an extended header has {length} bytes")
+        if length > _LARGEST_EXTENSION_BYTES:
+            limit = f"an extended header has {length} bytes, the most is {_LARGEST_EXTENSION_BYTES}"
+            raise self._refusal("passes a limit", limit)
         content = self._stream.take(length + -length % _BLOCK)
         if len(content) < length:
             self._damaged("it ends inside of an extended header")
@@ -265,12 +270,15 @@ class TarReader:
         return records
 
     def _damaged(self, detail: str, name: bytes | None = None) -> NoReturn:
+        raise self._refusal("is damaged", detail, name)
+
+    def _refusal(self, what: str, detail: str, name: bytes | None = None) -> DataError:
         member = ""
         if name is not None:
             member = f"`{shown(name)}`: "
         elif self._last_name:
             member = f"at or behind `{shown(self._last_name)}`: "
-        raise DataError(f"tar stream is damaged: {self._what}: {member}{detail}")
+        return DataError(f"tar stream {what}: {self._what}: {member}{detail}")
 
 
 def _xattrs(records: Mapping[bytes, bytes]) -> Xattrs:

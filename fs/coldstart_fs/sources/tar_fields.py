@@ -16,6 +16,10 @@ class FieldError(ValueError):
     """Says what cannot be read; whoever knows the archive makes an error of it."""
 
 
+class LimitError(FieldError):
+    """Says which limit of ours is passed: nothing is damaged."""
+
+
 @lru_cache(8192)  # the same modes, owners and sizes come again and again
 def number(field: bytes, what: str) -> int:
     """Octal between blanks and zero bytes, or GNU's base-256: two's complement below the marker bit."""

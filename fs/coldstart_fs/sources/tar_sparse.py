@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from coldstart_fs.sources.tar_fields import FieldError, decimal, number
+from coldstart_fs.sources.tar_fields import FieldError, LimitError, decimal, number
 
 Extents = list[tuple[int, int]]
 """Offset and length of every piece of data, in order; the rest of the file is zeros."""
@@ -27,7 +27,7 @@ def old_map(header: bytes, take: Take) -> tuple[int, Extents]:
         if len(block) != _BLOCK:
             raise FieldError(_CUT_SHORT)
         if len(parts) * _BLOCK > _LARGEST_MAP_BYTES:
-            raise FieldError("its sparse map is too long")
+            raise LimitError(f"its sparse map has more than {_LARGEST_MAP_BYTES} bytes")
         parts.append(block[:504])
         more = block[504]
     fields = b"".join(parts)
@@ -73,7 +73,7 @@ def _leading_map(take: Take) -> Extents:
             wanted = 1 + 2 * decimal(b"".join(blocks).partition(b"\n")[0], "sparse map")
         lines += block.count(b"\n")
         if len(blocks) * _BLOCK > _LARGEST_MAP_BYTES:
-            raise FieldError("its sparse map is too long")
+            raise LimitError(f"its sparse map has more than {_LARGEST_MAP_BYTES} bytes")
     return _pairs(b"".join(blocks).split(b"\n")[1:wanted])
 
 

@@ -255,10 +255,10 @@ DEVIATIONS: dict[str, Deviation] = {
         "at or behind `./`: it ends after an extended header", _CUT
     ),
     "an extended header that claims gigabytes is refused": refused(
-        "at or behind `./`: an extended header has 4294967296 bytes"
+        "at or behind `./`: an extended header has 4294967296 bytes, the most is 8388608"
     ),
     "a GNU name that claims gigabytes is refused": refused(
-        "at or behind `./`: an extended header has 4294967296 bytes"
+        "at or behind `./`: an extended header has 4294967296 bytes, the most is 8388608"
     ),
     "an unknown type is refused": refused("`odd`: its type b'Z' is unknown"),
     "a GNU volume header is passed over": Deviation(

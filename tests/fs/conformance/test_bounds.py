@@ -55,15 +55,21 @@ def _new_map(content: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (_old_map, "`f`: its sparse map is too long"),
-        (lambda: _new_map(b"9999999\n" + b"1\n" * (10 << 20)), "`f`: its sparse map is too long"),
-        (lambda: _new_map(b"1" * (10 << 20)), "`f`: its sparse map is"),
-        (lambda: RawTar().pax([(b"path", b"x" * (9 << 20))]).content(), "an extended header has"),
+        (_old_map, "passes a limit: .*`f`: its sparse map has more than 8388608 bytes"),
+        (
+            lambda: _new_map(b"9999999\n" + b"1\n" * (10 << 20)),
+            "passes a limit: .*`f`: its sparse map has more than 8388608 bytes",
+        ),
+        (lambda: _new_map(b"1" * (10 << 20)), "passes a limit: .*`f`: its sparse map has"),
+        (
+            lambda: RawTar().pax([(b"path", b"x" * (9 << 20))]).content(),
+            "passes a limit: .*an extended header has",
+        ),
         (
             lambda: (
                 RawTar().pax([(b"SCHILY.xattr.%d" % n, b"") for n in range(300)], b"g").file(b"f").content()
             ),
-            "more than 256 PAX records are for all files",
+            "passes a limit: .*more than 256 PAX records are for all files",
         ),
         (
             lambda: RawTar().gnu_name(b"x" * (7 << 20)).file(b"f").content(),
