@@ -11,6 +11,7 @@ import typer
 from coldstart_cli.errors import UsageError
 from coldstart_commands import image_findings
 from coldstart_commands.image_findings import LargeBytesOption, LintOption
+from coldstart_commands.image_texts import count, size
 from coldstart_commands.shell import DryRunOption, Shell, coldstart_command
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def command(
     from coldstart_fs.chunk import Compression
     from coldstart_fs.names import digest_text
     from coldstart_fs.progress import Progress
+    from coldstart_fs.sources.reference import without_login
     from coldstart_fs.store import open_store
     from coldstart_fs.trace import load_trace
 
@@ -84,7 +86,7 @@ def command(
             hint="index the image, then `coldstart image show NAME --lint`",
         )
     printer = shell.printer
-    progress = Progress(f"opening {source}")
+    progress = Progress(f"opening {without_login(source)}")
     with printer.watching(progress.describe):
         report = index_image(
             source,
@@ -116,30 +118,26 @@ def _say(printer: Printer, report: IndexReport) -> None:
         printer.warning(note)
     rows = [
         ("image", f"{report.name}@{digest_text(report.digest)}"),
-        ("entries", f"{report.entries}"),
-        ("content", f"{_megabytes(report.content_bytes)} MB in {report.files} files"),
-        ("  new", f"{_megabytes(report.new_bytes)} MB"),
-        ("  in the store", f"{_megabytes(report.reused_bytes)} MB"),
-        ("  repeated", f"{_megabytes(report.repeated_bytes)} MB"),
-        ("  zeros", f"{_megabytes(report.zero_bytes)} MB"),
-        ("index", f"{_megabytes(report.index_bytes)} MB"),
+        ("entries", f"{report.entries:,}"),
+        ("content", f"{size(report.content_bytes)} in {count(report.files, 'file')}"),
+        ("  new", f"{size(report.new_bytes)}"),
+        ("  in the store", f"{size(report.reused_bytes)}"),
+        ("  repeated", f"{size(report.repeated_bytes)}"),
+        ("  zeros", f"{size(report.zero_bytes)}"),
+        ("index", f"{size(report.index_bytes)}"),
     ]
     if report.trace is not None:
-        rows.append(("traced, first", f"{_megabytes(report.trace.size_bytes)} MB"))
+        rows.append(("traced, first", f"{size(report.trace.size_bytes)}"))
         if missing := report.trace.missing_paths:
             what = "1 path that is" if missing == 1 else f"{missing} paths that are"
             printer.warning(f"trace names {what} no file of the image")
     if not report.dry_run:
-        rows.append(("packs", f"{_megabytes(report.pack_bytes)} MB in {report.packs} files"))
+        rows.append(("packs", f"{size(report.pack_bytes)} in {count(report.packs, 'pack')}"))
     rows.append(("time", f"{report.seconds:.1f} s"))
     for label, value in rows:
         printer.answer(f"{label:<16}{value}")
     if report.dry_run:
         printer.note(
-            f"dry run: nothing was written; it would be {_megabytes(report.new_bytes)} MB of new content "
-            f"in packs, {_megabytes(report.index_bytes)} MB of index, and the name `{report.name}`"
+            f"dry run: nothing was written; it would be {size(report.new_bytes)} of new content "
+            f"in packs, {size(report.index_bytes)} of index, and the name `{report.name}`"
         )
-
-
-def _megabytes(size_bytes: int) -> str:
-    return f"{size_bytes / 1e6:.1f}"

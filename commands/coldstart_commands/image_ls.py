@@ -61,7 +61,7 @@ def _list_images(shell: Shell) -> None:
                 image.name,
                 image.digest.hex()[:12],
                 str(image.entries),
-                f"{image.content_bytes / 1e6:.1f} MB",
+                image_texts.size(image.content_bytes),
                 image.created,
             )
             for image in inventory.images

@@ -88,7 +88,7 @@ def _identity(image: OpenedImage, configuration: RuntimeConfiguration) -> Iterab
 
 def _bytes(usage: Usage) -> Iterable[tuple[str, str]]:
     size = image_texts.size
-    kinds = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in usage.entries.items())
+    kinds = ", ".join(_kind(kind, number) for kind, number in usage.entries.items())
     links = f", {image_texts.count(usage.further_links, 'further hard link')}" if usage.further_links else ""
     yield "entries", f"{sum(usage.entries.values()):,}: {kinds}{links}"
     yield "content", size(usage.content_bytes)
@@ -99,6 +99,12 @@ def _bytes(usage: Usage) -> Iterable[tuple[str, str]]:
     packs = image_texts.count(usage.packs, "pack")
     yield "stored", f"{size(usage.stored_bytes)} in {packs}" + (f"; chunks: {chunks}" if chunks else "")
     yield "index", f"{size(usage.index_bytes)}, locator {size(usage.locator_bytes)}"
+
+
+def _kind(plural: str, number: int) -> str:
+    plural = plural.replace("_", " ")
+    singular = "directory" if plural == "directories" else plural.removesuffix("s")
+    return image_texts.count(number, singular, plural)
 
 
 def _shared(sharing: Sharing | None, unknown: str | None, top: int) -> Iterable[tuple[str, str]]:

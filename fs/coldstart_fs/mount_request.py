@@ -45,8 +45,13 @@ def check_request(request: MountRequest) -> MountRecord:
     """The record that the mount would get; what a dead server left at the mount point is not in the way."""
     _check_host(request)
     mountpoint = real_mountpoint(request.mountpoint)
-    _check_mountpoint(mountpoint, request.run_folder)
     notes: list[str] = []
+    try:
+        _check_mountpoint(mountpoint, request.run_folder)
+    except (NotFoundError, UsageError):
+        # to make a mount point would be in vain for an image that does not exist
+        resolve_image(open_store(request.store), request.name, cache=request.cache)
+        raise
     store = open_store(request.store, tell=notes.append)
     _check_places(request, mountpoint, store)
     if request.overlay is not None:

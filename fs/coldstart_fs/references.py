@@ -11,6 +11,7 @@ from pathlib import Path
 
 from coldstart_cli.errors import (
     CannotCreateError,
+    ColdstartError,
     DataError,
     IoFailure,
     NotFoundError,
@@ -84,10 +85,7 @@ def resolve_image(
         tell(from_cache("image", index_copy(pinned, cache), error))
         return ResolvedImage(wanted or name, pinned)
     if pinned is not None and pinned != digest:
-        raise DataError(
-            f"image name `{wanted}` stands for {digest_text(digest)}, not for {digest_text(pinned)}",
-            hint=f"pin it as {wanted}@{digest_text(digest)}, or use {digest_text(pinned)} alone",
-        )
+        raise _other_image(store, wanted, digest, pinned)
     return ResolvedImage(wanted, digest)
 
 
@@ -131,6 +129,16 @@ def _parse(content: bytes, place: str) -> Ref:
         return Ref(parse_digest(document["image"]), str(document["created"]))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
         raise DataError(f"image name is damaged: {place}", hint="index the image again") from error
+
+
+def _other_image(store: Store, name: str, digest: bytes, pinned: bytes) -> DataError:
+    hint = f"pin it as {name}@{digest_text(digest)}"
+    with suppress(ColdstartError):
+        if store.exists(index_key(pinned)):
+            hint += f", or use {digest_text(pinned)} alone"
+    return DataError(
+        f"image name `{name}` stands for {digest_text(digest)}, not for {digest_text(pinned)}", hint=hint
+    )
 
 
 def _not_in_store(store: Store, name: str) -> NotFoundError:

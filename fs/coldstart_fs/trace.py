@@ -151,6 +151,8 @@ def _content(path: Path) -> bytes:
         raise NotFoundError(f"trace does not exist: {path}") from error
     except PermissionError as error:
         raise PermissionNeededError(f"cannot read trace: {path}", hint="run as root") from error
+    except IsADirectoryError as error:
+        raise UsageError(f"trace is not a file but a folder: {path}", hint="name the trace in it") from error
     except OSError as error:
         raise IoFailure(f"cannot read trace: {path}: {error.strerror}") from error
     if len(content) > _LARGEST_BYTES:

@@ -53,7 +53,7 @@ class Usage:
     locator_bytes: int
     largest_files: tuple[SizedPath, ...]
     largest_directories: tuple[SizedPath, ...]
-    """Entries of the root, with all that is below them."""
+    """Folders of the root, with all that is below them."""
 
 
 def measure_usage(index: Index, locator: Locator, *, listed: int) -> Usage:
@@ -73,7 +73,9 @@ def measure_usage(index: Index, locator: Locator, *, listed: int) -> Usage:
         if inode.is_file and inode.size:
             content_bytes += inode.size
             zero_bytes += hole_bytes(index, inode)
-            top[path.partition(b"/")[0]] += inode.size
+            folder, below, _ = path.partition(b"/")
+            if below:
+                top[folder] += inode.size
             item = (inode.size, path)
             if len(files) < listed:
                 heapq.heappush(files, item)

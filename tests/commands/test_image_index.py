@@ -42,7 +42,7 @@ def test_json_is_one_document(coldstart: Coldstart, tmp_path: Path) -> None:
 def test_a_dry_run_leaves_no_store(coldstart: Coldstart, root: Path, tmp_path: Path) -> None:
     result = coldstart("image", "index", f"dir:{root}", "--name", "app", "--store", "here", "--dry-run")
     assert result.status == 0
-    assert "dry run: nothing was written; it would be 0.2 MB of new content in packs" in result.stderr
+    assert "dry run: nothing was written; it would be 200.0 kB of new content in packs" in result.stderr
     assert not (tmp_path / "here").exists()
 
 
@@ -110,6 +110,9 @@ def test_a_trace_is_used_and_what_it_misses_is_said(coldstart: Coldstart, root: 
         (("dir:root", "--name", "x", "--store", "root"), 73, "not an image store"),
         (("dir:root", "--name", "x", "--compression", "gzip"), 2, "not a compression: gzip"),
         (("dir:root",), 2, "--name"),
+        (("", "--name", "x"), 2, "source is empty"),
+        (("dir:root", "--name", "x", "--store", ""), 2, "store must be something, not empty"),
+        (("dir:root", "--name", "x", "--trace", "root"), 2, "trace is not a file but a folder: root"),
     ],
 )
 def test_mistakes_end_in_the_right_status(
@@ -119,3 +122,37 @@ def test_mistakes_end_in_the_right_status(
     assert (result.status, result.stdout) == (status, "")
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "docker://me:hunter2@host/app:1",
+        "docker://me:hunter2@host:5000/app@sha256:" + "0" * 64,
+        "docker://me:hun/hunter2@host/app",
+        "docker://me:hunter2@host",
+        "docker://me:hunter2@host:5000",
+        "docker:me:hunter2@host/app",
+        "docker://hunter2@host/app",
+        "Docker://me:hunter2@host/app",
+        "https://me:hunter2@host/app",
+        "me:hunter2@host/app",
+        "hunter2@host/app",
+    ],
+)
+def test_a_password_in_a_source_is_refused_and_never_shown(coldstart: Coldstart, source: str) -> None:
+    result = coldstart("image", "index", source, "--name", "x", "--verbose")
+    assert (result.status, result.stdout) == (2, "")
+    assert "hunter2" not in result.stderr
+    if source.startswith("docker:"):
+        assert "a reference holds no login: docker:" in result.stderr
+        assert "hint: skopeo login host" in result.stderr
+
+
+def test_sizes_are_written_as_in_other_commands(coldstart: Coldstart, tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root/file").write_bytes(b"a" * 700)
+    lines = coldstart("image", "index", "dir:root", "--name", "x").stdout.splitlines()
+    assert "content         700 B in 1 file" in lines
+    assert lines[-2].endswith("788 B in 1 pack")
+    assert "  700 B  " in coldstart("image", "ls").stdout

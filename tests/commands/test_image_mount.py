@@ -21,7 +21,7 @@ from coldstart_fs.kernel_mounts import mount_at
 from coldstart_fs.names import index_key, locator_key
 from coldstart_fs.references import write_ref
 from coldstart_fs.store import open_store
-from conftest import REPOSITORY, Result, wait_until
+from conftest import REPOSITORY, Coldstart, Result, wait_until
 from image_desk import Desk, as_user, error, in_namespace
 
 _SITE_PACKAGES = Path(pytest.__file__).parent.parent
@@ -403,3 +403,14 @@ def test_a_mount_is_up_before_the_command_that_detaches_ends_and_holds_nothing_o
     assert os.readlink(f"/proc/{pid}/fd/0") == "/dev/null"
     assert os.getsid(pid) == pid
     wait_until((desk.point / "hello").exists, "the mount to answer")
+
+
+def test_a_missing_image_is_said_before_an_unusable_mount_point(coldstart: Coldstart, tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    assert coldstart("image", "index", "dir:root", "--name", "app").status == 0
+    for place in ("root", "absent"):
+        result = coldstart("image", "mount", "nope", place)
+        assert result.status == 66
+        assert "image is not in the store: nope" in result.stderr
+    (tmp_path / "root/file").touch()
+    assert "mount point is not empty" in coldstart("image", "mount", "app", "root").stderr

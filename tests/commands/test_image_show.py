@@ -70,7 +70,7 @@ def test_identity_configuration_and_sizes_are_shown(coldstart: Coldstart, tmp_pa
     assert "                TWO=x\\ny\n" in result.stdout
     assert (shown["user"], shown["working folder"]) == ("app", "/srv")
     assert shown["entries"] == (
-        "8: 3 directories, 3 files, 1 symlinks, 1 character devices, 1 further hard link"
+        "8: 3 directories, 3 files, 1 symlink, 1 character device, 1 further hard link"
     )
     assert (shown["content"], shown["unique"], shown["repeated"], shown["zeros"]) == (
         *("700.0 kB", "200.0 kB", "200.0 kB", "300.0 kB"),
@@ -265,3 +265,10 @@ def test_lint_without_writing_is_refused_with_a_way(coldstart: Coldstart) -> Non
     result = coldstart("image", "index", "oci:layout", "--name", "web", "--lint", "--dry-run")
     assert result.status == 2
     assert "`coldstart image show NAME --lint`" in result.stderr
+
+
+def test_a_file_of_the_root_is_no_folder(coldstart: Coldstart, tmp_path: Path) -> None:
+    write_layout(tmp_path / "layout", [Layer().file("su", b"x" * 9000).file("usr/bin/a", b"a" * 10)])
+    assert coldstart("image", "index", "oci:layout", "--name", "web").status == 0
+    document = json.loads(coldstart("image", "show", "web", "--json").stdout)
+    assert document["largest_directories"] == [{"path": "/usr", "size_bytes": 10}]

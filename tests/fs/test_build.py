@@ -325,7 +325,12 @@ def test_a_full_disk_is_named_and_leaves_nothing(root: Path, tmp_path: Path, sto
 
 @pytest.mark.parametrize(
     ("source", "message"),
-    [("/some/folder", "source has no kind"), ("dri:/x", "unknown kind"), ("dir:", "names nothing")],
+    [
+        ("/some/folder", "source has no kind"),
+        ("dri:/x", "unknown kind"),
+        ("dir:", "names nothing"),
+        ("", "source is empty"),
+    ],
 )
 def test_sources_that_cannot_be_are_refused(store: Store, source: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):

@@ -242,7 +242,7 @@ ABSENT = "sha256:" + "1" * 64
         ),
         (
             lambda manifest, _: manifest.update(config=None),
-            "not a container image, its configuration is None",
+            "not a container image, its manifest says nothing of its configuration's type",
         ),
         (set_layer(size=-1), "layer has no digest and size"),
         (set_layer(size=True), "layer has no digest and size"),

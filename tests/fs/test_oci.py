@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import lzma
 import os
 import stat
 import subprocess
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -231,13 +233,65 @@ def test_the_runtime_configuration_is_kept(tmp_path: Path, store: Store) -> None
     }
 
 
-@pytest.mark.parametrize("config", [{"Env": "A=b"}, {"Cmd": [1]}, {"User": 5}])
-def test_a_configuration_of_wrong_types_is_damage(
-    tmp_path: Path, store: Store, config: dict[str, Any]
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"Env": "A=b"}, "`Env` is not a list of texts"),
+        ({"Cmd": [1]}, "`Cmd` is not a text: item 0"),
+        ({"Entrypoint": {"a": 1}}, "`Entrypoint` is not a list"),
+        ({"User": 5}, "`User` is not a text"),
+        ({"User": False}, "`User` is not a text"),
+        ({"Env": ["A=b", "A=\0"]}, "`Env` holds a zero byte, .*: item 1"),
+        ({"Cmd": ["\0"]}, "`Cmd` holds a zero byte"),
+        ({"WorkingDir": "/a\0b"}, "`WorkingDir` holds a zero byte"),
+        ({"Env": ["A=\ud800"]}, "`Env` holds half a character"),
+    ],
+)
+def test_a_configuration_that_readers_would_refuse_is_refused(
+    tmp_path: Path, store: Store, config: dict[str, Any], message: str
 ) -> None:
     write_layout(tmp_path / "l", [], config=config)
-    with pytest.raises(DataError, match="image configuration is damaged"):
+    with pytest.raises(DataError, match=f"image configuration is damaged: .*: {message}"):
         index(tmp_path / "l", store)
+
+
+@pytest.mark.parametrize(
+    "about", [{"architecture": ["x"]}, {"os": "a\0"}, {"architecture": 5}, {"variant": {}}]
+)
+def test_a_platform_of_wrong_type_is_damage(tmp_path: Path, store: Store, about: dict[str, Any]) -> None:
+    image = write_layout(tmp_path / "l", [])
+    manifest = json.loads(image.manifest.read_bytes())
+    content = json.loads(blob_path(image.folder, manifest["config"]).read_bytes()) | about
+    manifest["config"] = write_blob(
+        image.folder, json.dumps(content).encode(), manifest["config"]["mediaType"]
+    )
+    write_index(image.folder, [write_blob(image.folder, json.dumps(manifest).encode(), MANIFEST)])
+    flaw = "holds a zero byte" if "os" in about else "is not a text"
+    with pytest.raises(DataError, match=f"image configuration is damaged: .*: `{next(iter(about))}` {flaw}"):
+        index(tmp_path / "l", store)
+
+
+def test_a_window_or_dictionary_that_is_too_large_is_not_called_damage() -> None:
+    def frame(window_bits: int) -> bytes:
+        return b"\x28\xb5\x2f\xfd\0" + bytes([window_bits - 10 << 3]) + b"\x01\0\0"
+
+    assert list(decompressed(iter([frame(27)]), "x")) == []
+    with pytest.raises(DataError, match=r"^zstd stream needs a window of more than 128 MiB: x$") as caught:
+        list(decompressed(iter([frame(31)]), "x"))
+    assert caught.value.hint == "compress it again with `zstd --long=27` or without `--long`"
+    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 20}]
+    blob = bytearray(lzma.compress(b"tar", filters=filters))
+    blob[16] = 40  # of the block's header: a dictionary of 4 GiB
+    blob[20:24] = zlib.crc32(blob[12:20]).to_bytes(4, "little")
+    with pytest.raises(DataError, match=r"^xz stream needs more than 512 MiB of memory: x$"):
+        list(decompressed(iter([bytes(blob)]), "x"))
+
+
+def test_a_layer_in_an_error_is_named_once(tmp_path: Path, store: Store) -> None:
+    image = write_layout(tmp_path / "l", [two_layers()[0].content()[:700]])
+    with pytest.raises(DataError, match="tar stream is damaged") as caught:
+        index(tmp_path / "l", store)
+    assert caught.value.message.count(image.layers[0].name) == 1
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from coldstart_cli.errors import (
     NotFoundError,
     UsageError,
 )
-from coldstart_fs.names import digest_text, index_key
+from coldstart_fs.names import digest_text, index_key, parse_digest
 from coldstart_fs.references import list_names, resolve_image, write_ref
 from coldstart_fs.store import Store, open_store
 
@@ -163,8 +163,14 @@ def test_names_resolve_bare_pinned_and_by_digest(store: Store) -> None:
 
 def test_a_name_that_stands_for_something_else_than_its_pin_is_refused(store: Store) -> None:
     write_ref(store, "app", DIGEST)
-    with pytest.raises(DataError, match="image name `app` stands for blake3:0001"):
-        resolve_image(store, "app@blake3:" + "0" * 64)
+    pin = "blake3:" + "0" * 64
+    with pytest.raises(DataError, match="image name `app` stands for blake3:0001") as caught:
+        resolve_image(store, f"app@{pin}")
+    assert caught.value.hint == f"pin it as app@{digest_text(DIGEST)}"
+    store.put_bytes(index_key(parse_digest(pin)), b"index")
+    with pytest.raises(DataError, match="stands for") as caught:
+        resolve_image(store, f"app@{pin}")
+    assert caught.value.hint == f"pin it as app@{digest_text(DIGEST)}, or use {pin} alone"
 
 
 def test_an_unknown_name_brings_near_matches(store: Store) -> None:

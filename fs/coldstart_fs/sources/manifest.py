@@ -99,13 +99,17 @@ def check_manifest(manifest: dict[str, Any], kind: object, shown: str) -> dict[s
             hint="skopeo copy --format oci docker://REF oci:DIR:TAG",
         )
     if kind not in MANIFEST_TYPES:
-        raise DataError(f"not an image manifest but {kind}: {shown}")
+        raise DataError(f"not an image manifest but {kind or 'of no media type'}: {shown}")
     if "manifests" in manifest:
         raise DataError(f"manifest is an image index at the same time: {shown}")
     own = manifest.get("mediaType", kind)
     if own != kind:
-        raise DataError(f"manifest says that it is {own}, its descriptor {kind}: {shown}")
+        raise DataError(f"manifest says that it is {own}, its descriptor {kind or 'nothing'}: {shown}")
     config_type = media_type(manifest.get("config"))
+    if config_type is None:
+        raise DataError(
+            f"not a container image, its manifest says nothing of its configuration's type: {shown}"
+        )
     if config_type not in _CONFIGURATION_TYPES:
         raise DataError(f"not a container image, its configuration is {config_type}: {shown}")
     return manifest
