@@ -66,6 +66,6 @@ def opened_image(name: str, *, store_url: str, cache: Path, tell: Tell) -> Itera
 
     A store that is down is no failure for an image that the cache knows; `tell` hears of it.
     """
-    store = open_store(store_url)
+    store = open_store(store_url, tell=tell)
     with ExitStack() as stack:
         yield OpenedImage(store, resolve_image(store, name, cache=cache, tell=tell), cache, tell, stack)

@@ -227,7 +227,12 @@ def test_who_else_can_change_the_store_is_told(coldstart: Coldstart, tmp_path: P
     make_images(coldstart, tmp_path)
     store = tmp_path / "coldstart/state/store"
     store.chmod(0o777)
-    for command in (["ls"], ["index", f"dir:{tmp_path}/beta", "--name", "beta"]):
+    for command in (
+        ["ls"],
+        ["ls", "beta"],
+        ["show", "beta"],
+        ["index", f"dir:{tmp_path}/beta", "--name", "beta"],
+    ):
         result = coldstart("image", *command)
         assert result.status == 0
         assert f"every user of this host can change the image store: {store}" in result.stderr

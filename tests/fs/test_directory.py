@@ -228,3 +228,24 @@ def test_holes_are_limited_for_the_whole_image(tmp_path: Path) -> None:
     (tmp_path / "root/1").unlink()
     os.link(tmp_path / "root/0", tmp_path / "root/1")  # counted once
     assert len(read_tree(tmp_path / "root").children) == 2
+
+
+@needs_root
+def test_a_file_that_is_mounted_over_another_is_left_out_and_stays_what_it_is_elsewhere(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "a").write_bytes(b"content")
+    os.link(root / "a", root / "b")
+    make_hole(tmp_path / "huge", 3 << 40)
+    points = {root / "c": root / "a", root / "d": tmp_path / "huge"}
+    try:
+        for point, mounted in points.items():
+            point.touch()
+            subprocess.run(["mount", "--bind", mounted, point], check=True, timeout=20)
+        sizes = {name: entry.size for name, entry in read_tree(root).children.items()}
+    finally:
+        for point in points:
+            subprocess.run(["umount", point], check=False, timeout=20)
+    assert sizes == {b"a": 7, b"b": 7, b"c": 0, b"d": 0}

@@ -72,11 +72,12 @@ class Directory:
                     if stat.S_ISSOCK(status.st_mode):
                         self._left_out["sockets"] += 1
                         continue
+                    if below in self._mounts:  # stays as an empty file or folder to mount on again
+                        self._left_out["contents of mount points"] += 1
+                        folder.children[name] = self._entry(below, status, empty=True)
+                        continue
                     entry = folder.children[name] = self._linked_entry(below, status)
-                if below in self._mounts:  # stays as an empty file or folder to mount on again
-                    self._left_out["contents of mount points"] += 1
-                    entry.size = 0
-                elif entry.is_directory:
+                if entry.is_directory:
                     pending.append((below, entry))
         self.notes += [f"left out: {count} {what}" for what, count in sorted(self._left_out.items())]
         return root
@@ -89,7 +90,7 @@ class Directory:
             self._linked[key] = self._entry(path, status)
         return self._linked[key]
 
-    def _entry(self, path: bytes, status: os.stat_result) -> Entry:
+    def _entry(self, path: bytes, status: os.stat_result, *, empty: bool = False) -> Entry:
         entry = Entry(
             mode=status.st_mode,
             uid=status.st_uid,
@@ -97,7 +98,7 @@ class Directory:
             mtime_ns=status.st_mtime_ns,
             xattrs=_xattrs(path),
         )
-        if entry.is_file:
+        if entry.is_file and not empty:
             entry.size = status.st_size
             self._check_size(path, status)
             entry.place = _identity(status)
