@@ -73,7 +73,7 @@ class Location:
                 hint="see CREDENTIALS in coldstart(1): they are taken from the environment",
             )
         if not host:
-            raise _names_nothing(parts.scheme, clean)
+            raise _names_nothing(parts.scheme)
         if not (_HOST if parts.scheme in {"http", "https"} else _BUCKET).fullmatch(host):
             wrong = "server" if parts.scheme in {"http", "https"} else "bucket"
             raise UsageError(f"not the name of a {wrong}: {clean}")
@@ -91,10 +91,10 @@ class Location:
         return _PERMISSION_HINTS.get(self.kind, _PERMISSION_HINTS["http"])
 
 
-def _names_nothing(scheme: str, url: str) -> UsageError:
+def _names_nothing(scheme: str) -> UsageError:
     if scheme in {"http", "https"}:
-        return UsageError(f"store URL names no server: {url}", hint=f"write {scheme}://HOST/PATH")
-    return UsageError(f"store URL names no bucket: {url}", hint=f"write {scheme}://BUCKET/PREFIX")
+        return UsageError(f"store URL names no server: {scheme}://", hint=f"write {scheme}://HOST/PATH")
+    return UsageError(f"store URL names no bucket: {scheme}://", hint=f"write {scheme}://BUCKET/PREFIX")
 
 
 def connect(location: Location, *, total_seconds: float, read_seconds: float | None) -> Client:
