@@ -269,7 +269,7 @@ class _Chain:
 
         self._write(mounted=True)
         with self._waterfall.stage("mount"):
-            self._root_path = self._root.open(self._replica, fill_upper)
+            self._root_path = self._root.open(self._replica, fill_upper, self._say.warning)
 
     def _restore(self, plan: RestorePlan) -> RunningContainer | None:
         """The restored container, ready; None when that failed and a cold start is allowed."""

@@ -26,8 +26,11 @@ class Root(Protocol):
         """`blake3:HEX` of the image, None where the root is no image of ours."""
         ...
 
-    def open(self, replica: Replica, before_overlay: Callable[[], None]) -> Path:
-        """Make the root; `before_overlay` fills the writable layer before anything looks at it."""
+    def open(self, replica: Replica, before_overlay: Callable[[], None], tell: Callable[[str], None]) -> Path:
+        """Make the root; `before_overlay` fills the writable layer before anything looks at it.
+
+        `tell` hears what a mount has to say, such as that the store is down and the cache is used.
+        """
         ...
 
     def configuration(self, config: Config) -> Mapping[str, Any]:
@@ -57,7 +60,7 @@ class ImageRoot:
 
         return digest_text(resolve_image(open_store(self.store), self.name, cache=config.cache_folder).digest)
 
-    def open(self, replica: Replica, before_overlay: Callable[[], None]) -> Path:
+    def open(self, replica: Replica, before_overlay: Callable[[], None], tell: Callable[[str], None]) -> Path:
         from coldstart_fs.mount import MountRequest, mount_detached
 
         make_directory(replica.root, mode=0o755)
@@ -72,7 +75,8 @@ class ImageRoot:
             suid=True,
             dev=True,
         )
-        mount_detached(request, before_overlay=before_overlay)
+        for note in mount_detached(request, before_overlay=before_overlay).notes:
+            tell(note)
         return replica.root
 
     def configuration(self, config: Config) -> Mapping[str, Any]:
@@ -105,9 +109,10 @@ class OverlayRoot:
     def identity(self, config: Config) -> None:
         del config
 
-    def open(self, replica: Replica, before_overlay: Callable[[], None]) -> Path:
+    def open(self, replica: Replica, before_overlay: Callable[[], None], tell: Callable[[str], None]) -> Path:
         from coldstart_fs.kernel_mounts import mount_overlay
 
+        del tell
         _require_folder(self.lower)
         upper, work = make_directory(replica.overlay / "upper"), make_directory(replica.overlay / "work")
         before_overlay()
@@ -138,8 +143,8 @@ class FolderRoot:
     def identity(self, config: Config) -> None:
         del config
 
-    def open(self, replica: Replica, before_overlay: Callable[[], None]) -> Path:
-        del replica
+    def open(self, replica: Replica, before_overlay: Callable[[], None], tell: Callable[[str], None]) -> Path:
+        del replica, tell
         before_overlay()
         _require_folder(self.path)
         return self.path

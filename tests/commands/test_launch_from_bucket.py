@@ -30,6 +30,7 @@ def test_a_replica_starts_from_a_bucket_and_restarts_when_the_bucket_is_gone(
         assert replica.stop().status == 0
     again = replica.launch("--detach", "--json")
     assert again.status == 0, again.stderr
+    assert "going on with what the cache knows of the name, as of" in " ".join(again.stderr.split())
     assert json.loads(again.stdout)["method"] == "restore"
     assert ask(replica.port, "/environment") == "hello"
     assert replica.stop().status == 0
