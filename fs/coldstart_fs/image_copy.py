@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from coldstart_cli.errors import DataError, IoFailure, NotFoundError, UsageError
 from coldstart_fs.chunk import chunk_digest
 from coldstart_fs.held import HeldChunks, measure_pack
+from coldstart_fs.index import Index
 from coldstart_fs.locator import ChunkLocation, Locator, encode_locator
 from coldstart_fs.names import changed_pack_hint, check_name, digest_text, index_key, locator_key, pack_key
 from coldstart_fs.parallel import run_parallel
@@ -74,7 +75,9 @@ def copy_image(
             scratch = stack.enter_context(destination.writing(wait_seconds=wait_seconds))
         progress("comparing the stores")
         index = _verified_index(source, image.digest)
-        locator_path = _write(scratch / "source.locator", source.get(locator_key(image.digest)))
+        key = locator_key(image.digest)
+        # where it is a file, it is judged before it is read: it may be of any size
+        locator_path = source.local_path(key) or _write(scratch / "source.locator", source.get(key))
         locator = stack.enter_context(Locator.open(locator_path))
         plan = _plan(source, destination, locator, scratch)
         if not dry_run:
@@ -209,7 +212,10 @@ def _fetch(source: Store, pack: bytes, size_bytes: int, path: Path) -> None:
 
 
 def _verified_index(source: Store, digest: bytes) -> bytes:
+    path = source.local_path(index_key(digest))
     try:
+        if path is not None:
+            Index.open(path).close()  # its size is what its header says, before it is read
         content = source.get(index_key(digest))
     except NotFoundError as error:
         raise DataError(f"image is damaged: {error.message}", hint="index the image again") from error

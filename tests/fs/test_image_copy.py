@@ -189,6 +189,23 @@ def damage_index(store: Store) -> str:
     return key
 
 
+def stretch(store: Store, prefix: str) -> str:
+    """To more than any memory holds."""
+    (key,) = store.list(prefix)
+    path = store.local_path(key)
+    assert path is not None
+    os.truncate(path, 3 << 40)
+    return key
+
+
+def stretch_index(store: Store) -> str:
+    return stretch(store, "images/")
+
+
+def stretch_locator(store: Store) -> str:
+    return stretch(store, "locators/")
+
+
 def remove_pack(store: Store) -> str:
     key = store.list("packs/")[2]
     path = store.local_path(key)
@@ -197,7 +214,7 @@ def remove_pack(store: Store) -> str:
     return key
 
 
-@pytest.mark.parametrize("damage", [damage_pack, damage_index, remove_pack])
+@pytest.mark.parametrize("damage", [damage_pack, damage_index, stretch_index, stretch_locator, remove_pack])
 def test_damage_in_the_source_is_named_and_never_published(
     source: Store, tmp_path: Path, damage: Callable[[Store], str]
 ) -> None:
