@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 from pathlib import Path
 
+from coldstart_cli import regular
 from coldstart_cli.errors import DataError
 
 SMALL_DOCUMENT_BYTES = 1 << 20
@@ -14,15 +13,10 @@ SMALL_DOCUMENT_BYTES = 1 << 20
 
 def open_regular(path: Path) -> int:
     """A descriptor to read from; failures of the system come as they are."""
-    # looked at first: already to open a device may do something
-    if stat.S_ISREG(os.stat(path).st_mode):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return descriptor
-        os.close(descriptor)
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    raise DataError(f"not a regular file: {path}", hint="remove it, and index the image again")
+    try:
+        return regular.open_regular(path)
+    except regular.NotRegularError as error:
+        raise DataError(f"{error.strerror}: {path}", hint="remove it, and index the image again") from error
 
 
 def read_regular(path: Path, *, most_bytes: int | None = None) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any
 
 from coldstart_cli.errors import DataError, IoFailure
 from coldstart_cli.files import atomic_write, exclusive_lock
+from coldstart_cli.regular import read_regular
 from coldstart_health.moment import Moment
 from coldstart_health.quarantine_record import GpuName, name_from_json
 from coldstart_health.strict_json import StrictObject, moment_from_json
@@ -71,7 +72,7 @@ def load_baseline(state_folder: Path) -> Baseline:
     """Empty where there is none. Raises where it cannot be understood: nothing is usual then."""
     path = baseline_path(state_folder)
     try:
-        return _parse(json.loads(path.read_bytes()))
+        return _parse(json.loads(read_regular(path)))
     except FileNotFoundError:
         return Baseline()
     except OSError as error:

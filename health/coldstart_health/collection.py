@@ -18,6 +18,7 @@ from typing import Any, Literal
 from coldstart_cli.config import Config
 from coldstart_cli.errors import CannotCreateError, ColdstartError, IoFailure, PermissionNeededError
 from coldstart_cli.files import atomic_write, fsync_directory, make_directory
+from coldstart_cli.regular import open_regular, read_regular
 from coldstart_cli.version import __version__
 from coldstart_health.checks import gather
 from coldstart_health.document import report_document
@@ -143,7 +144,7 @@ def _state(folder: Path, redaction: Redaction) -> dict[str, bytes]:
     found = {}
     for name in STATE_FILES:
         try:
-            content = (folder / name).read_bytes()
+            content = read_regular(folder / name, _FILE_LIMIT_BYTES)
         except FileNotFoundError:
             continue
         except OSError:
@@ -190,7 +191,8 @@ def _texts(config: Config, redaction: Redaction) -> dict[str, bytes]:
         found["kernel-log.txt"] = f"# {redaction.text(error.message)}\n".encode("utf-8", "replace")
     for path in sorted((config.state_folder / "health").glob(_DCGM_FILES)):
         try:
-            text = path.read_bytes()[:_FILE_LIMIT_BYTES].decode("utf-8", "replace")
+            with open(open_regular(path), "rb") as stream:
+                text = stream.read(_FILE_LIMIT_BYTES).decode("utf-8", "replace")
         except OSError:
             continue
         found[path.name] = redaction.text(text).encode("utf-8", "replace")

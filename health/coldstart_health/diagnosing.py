@@ -12,6 +12,7 @@ from pathlib import Path
 
 from coldstart_cli.files import atomic_write
 from coldstart_cli.process import start_ticks
+from coldstart_cli.regular import read_regular
 from coldstart_health.verdict import HOST, Finding, Verdict
 from coldstart_host.processes import parent_of, processes_named
 
@@ -58,7 +59,7 @@ def announced(path: Path, *, level: int, gpus: Sequence[str]) -> Iterator[None]:
 def read_diagnosing(path: Path) -> Diagnosing | None:
     """Another process's diagnosis at work; None where there is none, or only what a dead one left."""
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_regular(path))
         record = Diagnosing(
             int(document["pid"]),
             int(document["start_ticks"]),
@@ -66,7 +67,7 @@ def read_diagnosing(path: Path) -> Diagnosing | None:
             tuple(map(str, document["gpus"])),
             str(document["started"]),
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     alive = start_ticks(record.pid) == record.start_ticks
     return record if alive and record.pid != os.getpid() else None

@@ -11,6 +11,7 @@ from typing import Any
 
 from coldstart_cli.errors import DataError, IoFailure
 from coldstart_cli.files import atomic_write
+from coldstart_cli.regular import read_regular
 from coldstart_health.gpu_faults import fault_finding
 from coldstart_health.verdict import HOST, Expectation, Finding, Verdict
 from coldstart_host.gpu import NvmlReading
@@ -50,12 +51,12 @@ def load_inventory(path: Path) -> Inventory | None:
     """The record, None where there is none; a record that cannot be read is an error, not an empty host."""
     hint = f"rm {path}, then `coldstart health quick --expect-gpus N`"
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_regular(path))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise IoFailure(f"cannot read the GPU inventory: {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"GPU inventory is damaged: {path}", hint=hint) from error
     try:
         if document["schema"] != _SCHEMA:

@@ -13,6 +13,7 @@ from typing import Any
 
 from coldstart_cli.errors import ColdstartError, DataError
 from coldstart_cli.files import atomic_write, exclusive_lock
+from coldstart_cli.regular import read_regular
 from coldstart_health.kernel_checks import KernelLog
 from coldstart_health.kernel_events import KernelEvent, Kind, decode, device_address, fold
 from coldstart_health.kernel_log import Cursor, read_kernel_log
@@ -119,7 +120,7 @@ def _load(path: Path, *, may_write: bool) -> tuple[Record, str | None]:
     """This boot's record, empty where there is none; a damaged one is put aside, and named."""
     now = boot_id()
     try:
-        record = _parse(path.read_bytes())
+        record = _parse(read_regular(path))
     except FileNotFoundError:
         return Record(now), None
     except (OSError, DataError):
@@ -144,7 +145,7 @@ def _parse(content: bytes) -> Record:
             gap=document["gap"],
             events=tuple(event_from_json(event) for event in document["events"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise DataError("damaged record of the kernel log") from error
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from coldstart_cli.errors import DataError, IoFailure
 from coldstart_cli.files import atomic_write
+from coldstart_cli.regular import read_regular
 from coldstart_health.moment import Moment
 from coldstart_health.strict_json import moment_from_json, moment_json
 from coldstart_health.verdict import HealthReport, Verdict
@@ -55,13 +56,13 @@ def load_last_run(state_folder: Path, kind: RunKind) -> LastRun | None:
     """None where there was none; a record that cannot be read says so, and decides nothing."""
     path = last_run_path(state_folder, kind)
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_regular(path))
         return _parse(document, kind)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise IoFailure(f"cannot read the last run: {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"record of the last run is damaged: {path}", hint=f"rm {path}") from error
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coldstart_cli.files import atomic_write
+from coldstart_cli.regular import read_regular
 from coldstart_health.verdict import FABRIC, HOST, HealthReport, Verdict
 from coldstart_host.gpu import GpuFacts
 
@@ -159,7 +160,7 @@ def _escaped(text: str) -> str:
 def _earlier_success(path: Path) -> float | None:
     """What the file said before: a run that failed to look must not seem fresh."""
     try:
-        text = path.read_text("utf-8", "replace")
+        text = read_regular(path).decode("utf-8", "replace")
     except OSError:
         return None
     match = re.search(rf"^{_PREFIX}{_SUCCESS}\{{[^}}]*\}} (\S+)$", text, re.MULTILINE)

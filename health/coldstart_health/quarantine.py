@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import stat
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
@@ -13,6 +11,7 @@ from pathlib import Path
 
 from coldstart_cli.errors import ColdstartError, NegativeAnswer
 from coldstart_cli.files import atomic_write, exclusive_lock
+from coldstart_cli.regular import read_regular
 from coldstart_health.quarantine_record import (
     SCHEMA,
     VERSION,
@@ -25,7 +24,6 @@ from coldstart_health.quarantine_record import (
 
 # `health quick` has five seconds in all; a change takes milliseconds
 LOCK_WAIT_SECONDS = 1.0
-_SIZE_LIMIT_BYTES = 16 << 20
 _REMEMBERED_RECORDS = 256
 _START_ANEW = "look at it, then start anew: `coldstart health clear --all --reason TEXT`"
 
@@ -78,7 +76,7 @@ def load_quarantine(state_folder: Path) -> Quarantine:
     """The state, empty where nothing was ever recorded. A damaged file is copied aside, and stays."""
     path = quarantine_path(state_folder)
     try:
-        content = _read(path)
+        content = read_regular(path)
     except FileNotFoundError:
         return Quarantine()
     except OSError as error:
@@ -136,7 +134,7 @@ def keep_aside(path: Path, content: bytes) -> Path:
 def keep_whatever_is_there(path: Path) -> Path | None:
     """Put the file aside before it is replaced on purpose; None where there is none."""
     try:
-        return keep_aside(path, _read(path))
+        return keep_aside(path, read_regular(path))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -145,18 +143,7 @@ def keep_whatever_is_there(path: Path) -> Path | None:
         ) from error
 
 
-def _read(path: Path) -> bytes:
-    # neither a FIFO nor an endless device may hold up a check
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(0, "not a regular file")
-        return stream.read(_SIZE_LIMIT_BYTES + 1)
-
-
 def _parse(path: Path, content: bytes) -> Quarantine:
-    if len(content) > _SIZE_LIMIT_BYTES:
-        raise QuarantineUnreadableError(f"quarantine is too large to be one: {path}", hint=_START_ANEW)
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:

@@ -13,6 +13,7 @@ from typing import Any
 
 from coldstart_cli.config import Config, Scalar
 from coldstart_cli.errors import DataError, IoFailure, NotFoundError
+from coldstart_cli.regular import open_regular
 from coldstart_health.collection import EVIDENCE, MANIFEST, REPORT, SCHEMA, STATE_FILES, VERSION
 from coldstart_health.dcgm_run import DcgmOutput
 from coldstart_health.evidence import Evidence
@@ -126,7 +127,7 @@ def _read(source: Path) -> dict[str, bytes]:
 def _files(source: Path) -> Iterator[File]:
     if source.is_dir():
         return _folder(source)
-    with source.open("rb") as stream:
+    with open(open_regular(source), "rb") as stream:
         begin = stream.read(512)
     # a saved dmesg is text; compressed files and archives are not
     if b"\0" in begin or begin.startswith(b"\x1f\x8b"):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coldstart_cli.files import atomic_write
+from coldstart_cli.regular import read_regular
 from coldstart_health.verdict import Verdict
 
 _SCHEMA = "coldstart.health.sample"
@@ -68,7 +69,7 @@ def sample_path(run_folder: Path) -> Path:
 def load_sample(path: Path) -> Sample | None:
     """The last run's sample; None where there is none that can be read: the next figures stand alone."""
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_regular(path))
         if (document["schema"], document["version"]) != (_SCHEMA, _VERSION):
             return None
         levels = {
@@ -78,7 +79,7 @@ def load_sample(path: Path) -> Sample | None:
         return Sample(
             float(document["uptime_seconds"]), float(document["booted_at"]), document["synchronised"], levels
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

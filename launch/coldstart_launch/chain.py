@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Any
 from coldstart_cli.config import Config
 from coldstart_cli.errors import BusyError, ColdstartError, NegativeAnswer, NotFoundError
 from coldstart_cli.files import remove_tree
+from coldstart_launch.beside import Beside
 from coldstart_launch.placement import concerning, require_place
 from coldstart_launch.replica import Replica, ReplicaRecord, last_words
 from coldstart_launch.roots import Root
 from coldstart_launch.runtime import container_spec, snapshot_difference
 from coldstart_launch.spec import ReplicaSpec
 from coldstart_launch.waterfall import Stage, Waterfall
+
+# the check promises five; a host that stands still gets more, and no launch waits for ever
+_HEALTH_SECONDS = 120.0
 
 if TYPE_CHECKING:
     from coldstart_health.verdict import HealthReport
@@ -172,12 +176,12 @@ class _Chain:
         identity = self._root.identity(self._config)
         self._write(image=identity)
         # three things that do not need each other: a verdict, verified snapshot files, a mounted root
-        with ThreadPoolExecutor(max_workers=2) as side:
+        with Beside() as side:
             health = side.submit(self.check_health)
-            planned = side.submit(self.plan, identity)
+            planned = side.submit(lambda: self.plan(identity))
             self._open_root(planned)
             plan = planned.result()
-            verdict = health.result().overall.word
+            verdict = self._answer(health).overall.word
         restored = self._restore(plan) if plan is not None else None
         container = restored or self._cold_start()
         variant = plan.variant if plan is not None and restored is not None else None
@@ -199,6 +203,16 @@ class _Chain:
             snapshot=self._capture(container) if capture else None,
             stages=self._waterfall.stages,
         )
+
+    def _answer(self, health: Future[HealthReport]) -> HealthReport:
+        try:
+            return health.result(_HEALTH_SECONDS)
+        except TimeoutError as error:
+            if health.done():  # its own error
+                raise
+            raise BusyError(
+                f"no verdict on this host after {_HEALTH_SECONDS:g} s", hint="coldstart health quick"
+            ) from error
 
     def _write(self, **changes: Any) -> None:
         self._record = replace(self._record, **changes)
