@@ -46,6 +46,7 @@ def open_folder(path: Path, *, create: bool, tell: Callable[[str], None] = lambd
             raise CannotCreateError(
                 f"not an image store, and not an empty folder: {path}", hint="choose another `--store`"
             ) from None
+        _tell_readers(path, tell)
     except PermissionError as error:
         raise PermissionNeededError(f"cannot read image store: {path}", hint="run as root") from error
     except OSError as error:
@@ -246,6 +247,15 @@ def _doubts(path: Path) -> Iterator[str]:
         if os.geteuid() == 0 != status.st_uid:
             yield f"image store belongs to uid {status.st_uid}, who can change what root mounts: {folder}"
             return
+
+
+def _tell_readers(path: Path, tell: Callable[[str], None]) -> None:
+    """A folder that is there keeps its mode when it becomes a store, so who can read it is said."""
+    if path.is_dir() and (mode := stat.S_IMODE(path.stat().st_mode)) & 0o055:
+        tell(
+            f"other users of this host can read the new store, also what images keep from them: {path} "
+            f"has mode {mode:04o}; `chmod 700 {path}` unless that is wanted"
+        )
 
 
 def _holds_other_things(path: Path) -> bool:

@@ -249,6 +249,19 @@ def test_a_store_that_everybody_can_change_is_told(folder: Path, store: Store, p
     assert doubts(folder) == [f"every user of this host can change the image store: {folder / part}"]
 
 
+def test_an_empty_folder_that_others_can_read_is_told_when_it_becomes_a_store(tmp_path: Path) -> None:
+    place = tmp_path / "open"
+    place.mkdir()
+    place.chmod(0o755)
+    told: list[str] = []
+    open_store(str(place), create=True, tell=told.append)
+    assert [line for line in told if "0755" in line and str(place) in line] == told != []
+    place.chmod(0o700)
+    told.clear()
+    open_store(str(place), create=True, tell=told.append)
+    assert told == []
+
+
 @needs_root
 def test_a_store_of_another_user_is_told_to_root(folder: Path, store: Store) -> None:
     os.chown(folder, 65534, -1)
