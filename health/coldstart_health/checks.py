@@ -159,6 +159,7 @@ class HealthRun:
     def read_gpus(self, *, thorough: bool = False) -> NvmlReading:
         """Ask NVML in a process of its own, and the PCI bus; `thorough` also has the InfoROM verified."""
         deadline = THOROUGH_DEADLINE_SECONDS if thorough else PROBE_DEADLINE_SECONDS
+        self._reading = NvmlReading()  # a look that fails must not leave the one before standing
         with self._check("nvml"):
             self._reading = read_gpus(deadline_seconds=deadline, thorough=thorough)
             self._bus = pci_gpus()

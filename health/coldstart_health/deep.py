@@ -31,6 +31,13 @@ from coldstart_host.gpu import GpuFacts, NvmlReading
 from coldstart_host.processes import processes_named
 
 Say = Callable[[str], None]
+_USE_CALLS = (
+    "nvmlDeviceGetHandleByIndex",
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetGraphicsRunningProcesses",
+    "nvmlDeviceGetMPSComputeRunningProcesses",
+    "nvmlDeviceGetMigMode",
+)
 
 
 def deep_check(
@@ -165,7 +172,15 @@ def _save(config: Config, report: HealthReport) -> HealthReport:
 
 
 def refuse_unless_idle(reading: NvmlReading) -> None:
-    """DCGM's load tests fail on a GPU in use, slow its user down, and need the whole GPU."""
+    """DCGM's load tests fail on a GPU in use, slow its user down, and need the whole GPU.
+
+    A GPU that does not say whether it is in use counts as in use.
+    """
+    if reading.fault is not None or reading.count is None or (reading.hung and not reading.gpus):
+        why = reading.fault.text if reading.fault else f"NVML hangs, at: {reading.hung}"
+        raise _unread("the GPUs of this host", why)
+    if len(reading.gpus) < reading.count:
+        raise _unread(f"all of {reading.count} GPUs", f"{len(reading.gpus)} answered")
     for gpu in reading.gpus:
         if gpu.mig_enabled:
             raise UnavailableError(
@@ -178,3 +193,24 @@ def refuse_unless_idle(reading: NvmlReading) -> None:
                 f"GPU {gpu.index} ({gpu.subject}) is in use: {len(gpu.process_ids)} processes, pid {pids}",
                 hint="drain the host first, or look without load: `coldstart health quick --active`",
             )
+        if why := _unread_use(gpu):
+            raise _unread(f"GPU {gpu.index} ({gpu.subject})", why)
+
+
+def _unread_use(gpu: GpuFacts) -> str:
+    """Why it is not known who uses this GPU, or whether it is split; empty where both are known."""
+    failed = next((fault for fault in gpu.faults if fault.call in _USE_CALLS), None)
+    if failed is not None:
+        return f"{failed.call}: {failed.text} (NVML {failed.code})"
+    if gpu.hung is not None:
+        return f"the driver did not answer in time, in {gpu.hung or 'the start of its thread'}"
+    if gpu.process_ids is None or _USE_CALLS[1] in gpu.skipped:
+        return "it does not tell of its processes"
+    return ""
+
+
+def _unread(what: str, why: str) -> BusyError:
+    return BusyError(
+        f"cannot tell whether {what} may be put to work: {why}",
+        hint="look first: `coldstart health quick`",
+    )

@@ -119,6 +119,35 @@ def test_a_gpu_in_use_is_not_diagnosed(coldstart: Coldstart, driver: GpuDriver, 
     assert dcgmi.calls == []
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "1 hang DeviceGetUUID",
+        "1 hang DeviceGetComputeRunningProcesses",
+        "1 error DeviceGetComputeRunningProcesses 999",
+        "1 error DeviceGetComputeRunningProcesses 4",
+        "1 error DeviceGetComputeRunningProcesses 3",
+        "1 error DeviceGetGraphicsRunningProcesses 4",
+        "1 error DeviceGetMPSComputeRunningProcesses 999",
+        "1 crash DeviceGetComputeRunningProcesses",
+        "1 error DeviceGetHandleByIndex 3",
+        "1 error DeviceGetMigMode 999",
+        "1 vanish DeviceGetEccMode",
+        "* error DeviceGetCount 999",
+        "* error Init 999",
+        "* hang Init",
+    ],
+)
+def test_a_gpu_whose_use_cannot_be_read_is_not_diagnosed(
+    coldstart: Coldstart, driver: GpuDriver, dcgmi: Dcgmi, line: str
+) -> None:
+    driver.control("* count 2", line)
+    result = deep(coldstart, driver.environment | dcgmi.hangs(), "--level", "3")
+    assert result.status == 75, result.stderr
+    assert "cannot tell whether" in result.stderr
+    assert dcgmi.calls == []
+
+
 def test_a_gpu_split_by_mig_is_not_diagnosed(coldstart: Coldstart, driver: GpuDriver, dcgmi: Dcgmi) -> None:
     driver.control("* count 2", "0 mig 1")
     result = deep(coldstart, driver.environment | dcgmi.hangs())
