@@ -76,14 +76,17 @@ def _judge(fabric: Fabric | None) -> Iterator[Found]:
 
 def _judge_health(fabric: Fabric) -> Iterator[Found]:
     words = list(_words(fabric.health_mask))
+    bad = any(word in _CONFIGURATION.values() or "unhealthy" in word for word in words)
     about = ", ".join(words) or f"mask {fabric.health_mask:#x}"
     if fabric.health_summary == FabricSummary.UNHEALTHY:
         yield "fabric_unhealthy", Verdict.DRAIN, f"NVLink fabric is unhealthy: {about}", _MANAGER
     elif fabric.health_summary == FabricSummary.LIMITED:
         yield "fabric_limited", Verdict.DEGRADED, f"NVLink fabric has limited capacity: {about}", _MANAGER
+    elif fabric.health_summary is not None and fabric.health_summary not in set(FabricSummary) and not bad:
+        evidence = f"NVLink fabric health {fabric.health_summary}, which this coldstart does not know"
+        yield "fabric_health_other", Verdict.UNKNOWN, evidence, _MANAGER
     elif words:
         # drivers before 570 have no summary, the mask alone
-        bad = any(word in _CONFIGURATION.values() or "unhealthy" in word for word in words)
         reason = "fabric_unhealthy" if bad else "fabric_limited"
         verdict = Verdict.DRAIN if bad else Verdict.DEGRADED
         yield reason, verdict, f"NVLink fabric: {about}", _MANAGER

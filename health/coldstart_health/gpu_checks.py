@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from coldstart_health.gpu_faults import LOOK, RECOVERY, RESET, SOURCE, fault_finding
 from coldstart_health.verdict import Finding, Verdict
@@ -11,6 +11,8 @@ from coldstart_host.gpu_codes import ClocksEvent, ComputeMode, RecoveryAction
 
 # Hopper and later may answer a threshold with a margin; no GPU slows down below this
 _PLAUSIBLE_THRESHOLD_CELSIUS = 60
+# no data centre GPU works up there, whatever thresholds it tells of
+_BOUND_CELSIUS = 110
 # where NVIDIA and DCGM send a GPU back: DCGM errors 7, 8 and 132
 _RETIRED_PAGES_LIMIT = 63
 _DOUBLE_BIT_PAGES_WARNING = 15
@@ -21,6 +23,7 @@ _SRAM_WARNING = 4
 _ERRORS_PER_HOUR = 60
 _SETTLING_SECONDS = 3600.0
 _MEMORY_SHARE = 0.98
+_REBOOT = "reload the driver or reboot; have it looked at if it repeats"
 _REPLACE = "take it out of service and have it replaced"
 _COOLING = "check cooling of the host"
 _CLOCKS: dict[ClocksEvent, tuple[str, str, str]] = {
@@ -57,6 +60,8 @@ def gpu_findings(
         yield fault_finding(fault, gpu.subject)
     for reason, verdict, evidence, action in (
         *_hang(gpu),
+        *_name(gpu),
+        *_silence(gpu, all_gpus),
         *_rows(gpu),
         *_pages(gpu),
         *_memory(gpu, all_gpus),
@@ -84,10 +89,66 @@ def model_findings(gpus: Sequence[GpuFacts]) -> Iterator[Finding]:
             yield Finding("mixed_models", Verdict.OK, gpu.subject, SOURCE, evidence, None)
 
 
+def duplicate_findings(gpus: Sequence[GpuFacts]) -> Iterator[Finding]:
+    """Two GPUs of one name: nothing that is known of that name, good or bad, belongs to either for sure."""
+    names: dict[str, Callable[[GpuFacts], str | None]] = {
+        "UUID": lambda gpu: gpu.uuid,
+        "PCI address": lambda gpu: gpu.pci_bus_id,
+    }
+    for what, name_of in names.items():
+        owners: dict[str, list[GpuFacts]] = {}
+        for gpu in gpus:
+            if name := name_of(gpu):
+                owners.setdefault(name, []).append(gpu)
+        for value, same in owners.items():
+            for gpu in same if len(same) > 1 else ():
+                indexes = ", ".join(str(other.index) for other in same)
+                evidence = f"GPUs {indexes} all say that their {what} is {value}"
+                yield Finding("gpu_name_duplicate", Verdict.UNKNOWN, gpu.subject, SOURCE, evidence, _REBOOT)
+
+
 def _hang(gpu: GpuFacts) -> Iterator[Found]:
     if gpu.hung is not None:
         evidence = f"the driver did not answer in time, in {gpu.hung or 'the start of its thread'}"
         yield "probe_hang", Verdict.UNKNOWN, evidence, "see `dmesg` for NVRM lines; reboot if it repeats"
+
+
+def _name(gpu: GpuFacts) -> Iterator[Found]:
+    if not gpu.readable and not gpu.faults and gpu.hung is None:
+        yield "gpu_unidentified", Verdict.UNKNOWN, "NVML did not tell who it is", LOOK
+
+
+_DECISIVE: dict[str, Callable[[GpuFacts], object]] = {
+    "ECC counters": lambda gpu: gpu.ecc,
+    "SRAM errors": lambda gpu: gpu.sram,
+    "memory repairs": (
+        lambda gpu: gpu.retired_pages_pending if gpu.remapped_rows is None else gpu.remapped_rows
+    ),
+    "unrepairable memory": lambda gpu: gpu.unrepairable_memory,
+    "the recovery action": lambda gpu: gpu.recovery_action,
+    "temperature": lambda gpu: gpu.temperature_celsius,
+}
+
+
+def _silence(gpu: GpuFacts, all_gpus: Sequence[GpuFacts]) -> Iterator[Found]:
+    """What an equal GPU tells and this one calls unsupported; a fault or a hang says enough already."""
+    if gpu.faults or gpu.hung is not None:
+        return
+    equals = [
+        other
+        for other in all_gpus
+        if other is not gpu and other.name == gpu.name and other.mig_enabled == gpu.mig_enabled
+    ]
+    silent = [
+        what
+        for what, answer in _DECISIVE.items()
+        if answer(gpu) is None
+        and any(answer(other) is not None for other in equals)
+        and not (what == "ECC counters" and gpu.ecc_enabled is False)
+    ]
+    if silent:
+        evidence = f"does not tell of {', '.join(silent)}, and an equal GPU of this host does"
+        yield "question_unanswered", Verdict.UNKNOWN, evidence, LOOK
 
 
 def _rows(gpu: GpuFacts) -> Iterator[Found]:
@@ -169,6 +230,7 @@ def _temperature(gpu: GpuFacts) -> Iterator[Found]:
     heat = gpu.temperature_celsius
     for reason, verdict, limit in (
         ("temperature_shutdown", Verdict.DRAIN, gpu.shutdown_celsius),
+        ("temperature_shutdown", Verdict.DRAIN, _BOUND_CELSIUS),
         ("temperature_slowdown", Verdict.DEGRADED, gpu.slowdown_celsius),
     ):
         if heat is not None and limit and _PLAUSIBLE_THRESHOLD_CELSIUS <= limit <= heat:
@@ -243,6 +305,9 @@ def _configuration(gpu: GpuFacts) -> Iterator[Found]:
         # unlike the other settings this one stops every replica
         evidence = "compute mode is `prohibited`: no program may use the GPU"
         yield "compute_prohibited", Verdict.DRAIN, evidence, "nvidia-smi -i {gpu} -c 0"
+    elif gpu.compute_mode is not None and gpu.compute_mode not in set(ComputeMode):
+        evidence = f"compute mode {gpu.compute_mode}, which this coldstart does not know"
+        yield "compute_mode_other", Verdict.UNKNOWN, evidence, "nvidia-smi -i {gpu} -c 0"
     after = gpu.mig_enabled_after_reset
     if gpu.mig_enabled:
         yield "mig_enabled", Verdict.OK, "MIG is on: the GPU is split", "nvidia-smi -i {gpu} -mig 0"

@@ -49,6 +49,7 @@ FAULTS: dict[int, tuple[str, Verdict, str]] = {
     ),
     NvmlCode.IN_USE: ("gpu_busy", Verdict.UNKNOWN, "look again when the GPU is idle"),
     NvmlCode.MEMORY: ("nvml_out_of_memory", Verdict.UNKNOWN, "free memory of the host, then look again"),
+    NvmlCode.NO_DATA: ("nvml_no_data", Verdict.UNKNOWN, LOOK),
     NvmlCode.INSUFFICIENT_RESOURCES: ("nvml_out_of_resources", Verdict.UNKNOWN, _NVRM),
     NvmlCode.FREQ_NOT_SUPPORTED: ("nvml_invalid_argument", Verdict.UNKNOWN, _BUG),
     NvmlCode.NOT_READY: (

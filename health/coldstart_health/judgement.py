@@ -9,7 +9,7 @@ from coldstart_cli.errors import ColdstartError
 from coldstart_health.diagnosing import diagnosing_findings
 from coldstart_health.evidence import Evidence
 from coldstart_health.fabric_checks import fabric_findings, has_fabric
-from coldstart_health.gpu_checks import gpu_findings, model_findings
+from coldstart_health.gpu_checks import duplicate_findings, gpu_findings, model_findings
 from coldstart_health.host_checks import clock_findings, pressure_findings
 from coldstart_health.inventory import inventory_findings
 from coldstart_health.verdict import (
@@ -61,6 +61,7 @@ def _findings(
     for gpu in gpus:
         yield from gpu_findings(gpu, gpus, uptime_seconds=uptime)
     yield from model_findings(gpus)
+    yield from duplicate_findings(gpus)
     yield from fabric_findings(gpus, evidence.fabric)
     yield from inventory_findings(evidence.reading, evidence.expected, evidence.bus, evidence.known)
     if evidence.pressure:
@@ -108,19 +109,22 @@ def _diagnosis(evidence: Evidence) -> tuple[Diagnosis | None, tuple[CheckRun, ..
 def _gpu_verdicts(
     gpus: tuple[GpuFacts, ...], diagnosis: Diagnosis | None, findings: tuple[Finding, ...]
 ) -> tuple[GpuVerdict, ...]:
-    known = {gpu.subject: gpu for gpu in gpus}
-    labels = {subject: f"GPU {gpu.index}" for subject, gpu in known.items()}
+    # a pair for each GPU that answered, also where two go by one name
+    own: list[tuple[str, str, GpuFacts | None]] = [(gpu.subject, f"GPU {gpu.index}", gpu) for gpu in gpus]
+    known = {gpu.subject for gpu in gpus}
+    labels: dict[str, str] = {}
     for subject, label in diagnosis.labels.items() if diagnosis else ():
-        labels.setdefault(subject, label)
+        if subject not in known:
+            labels.setdefault(subject, label)
     for finding in findings:
-        if finding.subject.startswith(("pci:", "GPU-")):
+        if finding.subject.startswith(("pci:", "GPU-")) and finding.subject not in known:
             labels.setdefault(finding.subject, "GPU")
     return tuple(
         GpuVerdict(
             subject=subject,
             verdict=worst(finding.verdict for finding in findings if finding.subject == subject),
             label=label,
-            facts=known.get(subject),
+            facts=facts,
         )
-        for subject, label in labels.items()
+        for subject, label, facts in (*own, *((subject, label, None) for subject, label in labels.items()))
     )

@@ -72,6 +72,10 @@ class NvLinkErrors:
         counts = (self.replay, self.recovery, self.crc_flit, self.crc_data, self.ecc_data, self.effective)
         return sum(count or 0 for count in counts)
 
+    @property
+    def any(self) -> bool:
+        return bool(self.total or self.recovery_failed)
+
 
 @dataclass(frozen=True)
 class EccCounts:
@@ -167,7 +171,7 @@ class GpuFacts:
 
     @property
     def readable(self) -> bool:
-        return self.uuid is not None
+        return bool(self.uuid)
 
 
 @dataclass(frozen=True)
@@ -188,8 +192,8 @@ class NvmlReading:
 
     @property
     def complete(self) -> bool:
-        """Every GPU that NVML counts was asked, and said at least who it is."""
-        return self.count is not None and len([gpu for gpu in self.gpus if gpu.readable]) == self.count
+        """Every GPU that NVML counts was asked, and said at least who it is, each a name of its own."""
+        return self.count is not None and len({gpu.uuid for gpu in self.gpus if gpu.readable}) == self.count
 
 
 def normal_pci_address(text: str) -> str:

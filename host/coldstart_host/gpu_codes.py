@@ -54,6 +54,36 @@ SKIPPED_CODES = frozenset(
 )
 
 
+# nobody may serve on a GPU that these do not name: no code excuses them
+IDENTIFYING_CALLS = frozenset({"nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo"})
+# they decide whether a GPU is whole; "no data" there is a failure to look, and no lack of the feature
+DECISIVE_CALLS = frozenset(
+    {
+        "nvmlDeviceGetMemoryInfo",
+        "nvmlDeviceGetEccMode",
+        "nvmlDeviceGetTotalEccErrors",
+        "nvmlDeviceGetSramEccErrorStatus",
+        "nvmlDeviceGetRemappedRows",
+        "nvmlDeviceGetRetiredPagesPendingStatus",
+        "nvmlDeviceGetRetiredPages",
+        "nvmlDeviceGetRepairStatus",
+        "nvmlDeviceGetUnrepairableMemoryFlag_v1",
+        "nvmlDeviceGetTemperature",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetComputeMode",
+        "nvmlDeviceGetFieldValues",
+        "field 230",
+    }
+)
+
+
+def skipped_codes(call: str) -> frozenset[int]:
+    """The codes by which a GPU or its driver says that it does not know this question."""
+    if call in IDENTIFYING_CALLS:
+        return frozenset()
+    return SKIPPED_CODES - {NvmlCode.NO_DATA} if call in DECISIVE_CALLS else SKIPPED_CODES
+
+
 class ClocksEvent(IntFlag):
     """Why the clocks are where they are; the last four point at heat, power or hardware."""
 

@@ -19,7 +19,7 @@ from coldstart_host.gpu import (
     SramErrors,
     normal_pci_address,
 )
-from coldstart_host.gpu_codes import SKIPPED_CODES, NvmlCode, RecoveryAction
+from coldstart_host.gpu_codes import NvmlCode, RecoveryAction, skipped_codes
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class GpuQuestions:
             try:
                 return self._twice(way)
             except self.nvml.NVMLError as error:
-                if error.value in SKIPPED_CODES:
+                if error.value in skipped_codes(call):
                     continue
                 self._fault(call, error)
                 return None
@@ -94,10 +94,11 @@ class GpuQuestions:
             kind = answer.valueType
             return int(getattr(answer.value, _VALUE_KINDS[kind] if kind < len(_VALUE_KINDS) else "ullVal"))
         # an old driver calls a field that it does not know an invalid argument
-        if answer.nvmlReturn in {*SKIPPED_CODES, NvmlCode.INVALID_ARGUMENT, NvmlCode.NOT_FOUND}:
-            self._skipped.append(f"field {answer.fieldId}")
+        field = f"field {answer.fieldId}"
+        if answer.nvmlReturn in {*skipped_codes(field), NvmlCode.INVALID_ARGUMENT, NvmlCode.NOT_FOUND}:
+            self._skipped.append(field)
         else:
-            self._fault(f"field {answer.fieldId}", self.nvml.NVMLError(answer.nvmlReturn))
+            self._fault(field, self.nvml.NVMLError(answer.nvmlReturn))
         return None
 
     def _fault(self, call: str, error: Any) -> None:
@@ -297,7 +298,7 @@ def _nvlinks(of: GpuQuestions) -> None:
         return
     active = [link for link, state in enumerate(states) if state]
     of.values |= {"nvlinks": len(states), "nvlinks_active": len(active)}
-    of.values["nvlink_errors"] = tuple(counts for counts in _link_errors(of, active) if counts.total)
+    of.values["nvlink_errors"] = tuple(counts for counts in _link_errors(of, active) if counts.any)
 
 
 def _link_states(of: GpuQuestions) -> Iterator[bool]:

@@ -40,6 +40,8 @@ def found(driver: GpuDriver, *lines: str, facts: FabricFacts = NO_SWITCHES) -> l
         ("fabric_status 999", "fabric_failed", Verdict.DRAIN),
         ("fabric_summary 2", "fabric_unhealthy", Verdict.DRAIN),
         ("fabric_summary 3", "fabric_limited", Verdict.DEGRADED),
+        ("fabric_summary 4", "fabric_health_other", Verdict.UNKNOWN),
+        ("fabric_summary 255", "fabric_health_other", Verdict.UNKNOWN),
     ],
 )
 def test_what_one_gpu_has_is_its_own_and_what_all_have_is_the_fabrics(

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from coldstart_health.gpu_checks import gpu_findings, model_findings
+from coldstart_health.gpu_checks import duplicate_findings, gpu_findings, model_findings
 from coldstart_health.gpu_faults import FAULTS
 from coldstart_health.verdict import Finding, Verdict
+from coldstart_host.gpu import GpuFacts
 from coldstart_host.gpu_codes import SKIPPED_CODES
 from coldstart_host.gpu_probe import read_gpus
 from stand_ins.gpu_driver import GpuDriver
@@ -84,7 +85,31 @@ def findings(driver: GpuDriver, *lines: str) -> tuple[list[Finding], list[Findin
         ("ecc 0", "ecc_off", Verdict.DEGRADED),
         ("ecc_pending 0", "ecc_off_pending", Verdict.DEGRADED),
         ("compute_mode 2", "compute_prohibited", Verdict.DRAIN),
+        ("compute_mode 4", "compute_mode_other", Verdict.UNKNOWN),
+        ("compute_mode 255", "compute_mode_other", Verdict.UNKNOWN),
         ("mig 1", "mig_enabled", Verdict.OK),
+        *(
+            (f"error DeviceGet{call} {code}", "nvml_error" if code == 3 else "nvml_no_data", Verdict.UNKNOWN)
+            for call in ("HandleByIndex", "UUID", "PciInfo")
+            for code in (3, 21)
+        ),
+        *(
+            (f"error DeviceGet{call} 21", "nvml_no_data", Verdict.UNKNOWN)
+            for call in (
+                "RemappedRows",
+                "TotalEccErrors",
+                "EccMode",
+                "SramEccErrorStatus",
+                "UnrepairableMemoryFlag",
+                "Temperature",
+            )
+        ),
+        ("recovery_code 21", "nvml_no_data", Verdict.UNKNOWN),
+        *(
+            (f"error DeviceGet{call} 3", "question_unanswered", Verdict.UNKNOWN)
+            for call in ("RemappedRows", "TotalEccErrors", "SramEccErrorStatus", "Temperature")
+        ),
+        ("recovery_code 3", "question_unanswered", Verdict.UNKNOWN),
     ],
 )
 def test_a_fault_has_its_verdict_and_stays_with_its_gpu(
@@ -114,8 +139,6 @@ def test_a_fault_has_its_verdict_and_stays_with_its_gpu(
         "pcie_generation 1",
         "processes 3",
         "fabric_state 0",
-        "error DeviceGetRemappedRows 3",
-        "recovery_code 3",
         "compute_mode 3",
         "nvlinks_active 18",
         # a margin instead of a threshold, as on Hopper
@@ -167,6 +190,7 @@ def test_a_driver_before_the_recovery_field_has_two_older_ones(
     ("lines", "reason"),
     [
         (["recovery_failed_2 1", "recovery_2 1"], "nvlink_recovery_failed"),
+        (["recovery_failed_2 4"], "nvlink_recovery_failed"),
         (["effective_2 1200"], "nvlink_errors"),
     ],
 )
@@ -205,7 +229,8 @@ def test_every_return_code_of_nvml_is_skipped_or_has_a_reason_of_its_own() -> No
     names = {name: getattr(pynvml, name) for name in dir(pynvml) if name.startswith("NVML_ERROR_")}
     assert len(names) >= 30
     for name, code in names.items():
-        assert (code in SKIPPED_CODES) != (code in FAULTS), name
+        both = code == pynvml.NVML_ERROR_NO_DATA  # skipped where the question decides nothing
+        assert ((code in SKIPPED_CODES) != (code in FAULTS)) != both, name
     assert all(not verdict.may_serve for _, verdict, _ in FAULTS.values())
 
 
@@ -223,6 +248,34 @@ def test_a_call_that_hangs_is_named_on_its_gpu_and_its_neighbour_is_well(driver:
     assert (finding.reason, finding.verdict) == ("probe_hang", Verdict.UNKNOWN)
     assert finding.subject.startswith("GPU-")
     assert "nvmlDeviceGetTemperature" in finding.evidence
+
+
+@pytest.mark.parametrize("line", ["error DeviceGetRemappedRows 3", "recovery_code 3", "recovery_code 2"])
+def test_what_no_gpu_of_a_model_answers_is_not_asked_of_it(driver: GpuDriver, line: str) -> None:
+    driver.control("* count 2", f"* {line}")
+    gpus = read_gpus().gpus
+    assert [finding for gpu in gpus for finding in gpu_findings(gpu, gpus)] == []
+
+
+def test_a_heat_beyond_every_gpu_needs_no_threshold(driver: GpuDriver) -> None:
+    bad, _ = findings(driver, "temperature 200", "error DeviceGetTemperatureThreshold 3")
+    assert [(finding.reason, finding.verdict) for finding in bad] == [("temperature_shutdown", Verdict.DRAIN)]
+
+
+def test_a_gpu_that_told_neither_name_nor_fault_is_unknown() -> None:
+    nameless = GpuFacts(index=0)
+    assert [(f.reason, f.verdict) for f in gpu_findings(nameless, [nameless])] == [
+        ("gpu_unidentified", Verdict.UNKNOWN)
+    ]
+
+
+@pytest.mark.parametrize("line", ["0 uuid 1", "0 bus 27"])
+def test_two_gpus_of_one_name_are_unknown_both(driver: GpuDriver, line: str) -> None:
+    driver.control("* count 2", line)
+    found = list(duplicate_findings(read_gpus().gpus))
+    assert {(f.reason, f.verdict) for f in found} == {("gpu_name_duplicate", Verdict.UNKNOWN)}
+    assert len(found) == 2
+    assert "GPUs 0, 1" in found[0].evidence
 
 
 def test_the_odd_model_of_a_host_is_pointed_at(driver: GpuDriver) -> None:

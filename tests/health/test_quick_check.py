@@ -111,6 +111,19 @@ def test_healthy_gpus_are_ok_and_remembered(driver: GpuDriver) -> None:
     assert [gpu["uuid"] for gpu in record["gpus"]] == [GPU_UUID.format(index) for index in range(8)]
 
 
+def test_a_quarantined_gpu_does_not_hide_behind_the_name_of_its_neighbour(driver: GpuDriver) -> None:
+    driver.control("* count 2", "0 remap_failure 1")
+    assert quick().overall is Verdict.REPLACE
+    before = inventory().read_bytes()
+    driver.control("* count 2", "0 uuid 1")
+    report = quick()
+    assert not report.may_serve
+    assert ("gpu_name_duplicate", Verdict.UNKNOWN, GPU_UUID.format(1)) in reasons(report)
+    assert ("quarantined", Verdict.REPLACE, GPU_UUID.format(0)) in reasons(report)
+    assert [gpu.label for gpu in report.gpus][:2] == ["GPU 0", "GPU 1"]
+    assert inventory().read_bytes() == before
+
+
 def test_an_unchanged_record_is_not_written_again(driver: GpuDriver) -> None:
     quick()
     before = inventory().stat()
