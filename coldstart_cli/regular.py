@@ -1,11 +1,14 @@
-"""Regular files and nothing else: what is a FIFO, a device or a dead link is refused, never waited for."""
+"""Regular files and nothing else: a FIFO, a device or a dead link is neither waited for nor replaced."""
 
 from __future__ import annotations
 
 import errno
 import os
+import shlex
 import stat
 from pathlib import Path
+
+from coldstart_cli.errors import CannotCreateError
 
 # of the small JSON files that this tool keeps for itself
 STATE_FILE_BYTES = 16 << 20
@@ -46,3 +49,27 @@ def read_regular(path: Path, most_bytes: int = STATE_FILE_BYTES) -> bytes:
     if len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"larger than {most_bytes} bytes", str(path))
     return content
+
+
+def require_output(path: Path) -> None:
+    """Refuse a place for an output that is no new name in a folder and no regular file.
+
+    Root would put a file in the place of a device or a link, and make the folders of a mistyped name.
+    """
+    parent = path.absolute().parent
+    if not parent.is_dir():
+        what = "not a folder" if os.path.lexists(parent) else "folder does not exist"
+        raise CannotCreateError(
+            f"cannot write `{path}`: {what}: {parent}", hint=f"mkdir -p {shlex.quote(str(parent))}"
+        )
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise CannotCreateError(f"cannot write `{path}`: {error.strerror}") from error
+    if not stat.S_ISREG(mode):
+        what = "a link" if stat.S_ISLNK(mode) else "not a regular file"
+        raise CannotCreateError(
+            f"cannot write `{path}`: it is {what}", hint="name a regular file, or a new one"
+        )

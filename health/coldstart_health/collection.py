@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from coldstart_cli.config import Config
 from coldstart_cli.errors import CannotCreateError, ColdstartError, IoFailure, PermissionNeededError
-from coldstart_cli.files import atomic_write, fsync_directory, make_directory
-from coldstart_cli.regular import open_regular, read_regular
+from coldstart_cli.files import atomic_write, fsync_directory
+from coldstart_cli.regular import open_regular, read_regular, require_output
 from coldstart_cli.version import __version__
 from coldstart_health.checks import gather
 from coldstart_health.document import report_document
@@ -77,6 +77,7 @@ def write_collection(files: Mapping[str, bytes], target: Path, *, archive: bool)
     """Put it down whole or not at all, in a new folder or as an archive; readable by its owner alone."""
     if os.path.lexists(target):
         raise CannotCreateError(f"there is something already: {target}", hint="choose another name")
+    require_output(target)
     if not archive:
         _write_folder(files, target)
         return
@@ -90,7 +91,6 @@ def write_collection(files: Mapping[str, bytes], target: Path, *, archive: bool)
 
 
 def _write_folder(files: Mapping[str, bytes], target: Path) -> None:
-    make_directory(target.absolute().parent)
     try:
         scratch = Path(tempfile.mkdtemp(prefix=f".{target.name[:32]}.", dir=target.absolute().parent))
     except PermissionError as error:

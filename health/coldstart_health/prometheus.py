@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coldstart_cli.files import atomic_write
-from coldstart_cli.regular import read_regular
+from coldstart_cli.regular import read_regular, require_output
 from coldstart_health.verdict import FABRIC, HOST, HealthReport, Verdict
 from coldstart_host.gpu import GpuFacts
 
@@ -40,6 +40,7 @@ class _Metric:
 
 def write_textfile(path: Path, report: HealthReport, *, run: str, now_seconds: float) -> None:
     """Replace the file whole: the exporter never reads half of one."""
+    require_output(path)
     complete = all(check.error is None for check in report.checks)
     success = now_seconds if complete else _earlier_success(path)
     text = textfile(report, run=run, now_seconds=now_seconds, success_seconds=success)

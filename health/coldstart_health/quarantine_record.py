@@ -184,7 +184,7 @@ def name_from_json(fields: StrictObject) -> GpuName:
 
 def _record(document: object) -> GpuRecord:
     fields = StrictObject(document)
-    return GpuRecord(
+    record = GpuRecord(
         name=name_from_json(fields),
         present=fields.flag("present"),
         causes=tuple(map(_cause, fields.items("causes"))),
@@ -192,6 +192,16 @@ def _record(document: object) -> GpuRecord:
         ended=tuple(map(_ended, fields.items("ended"))),
         marks=fields.counters("marks"),
     )
+    # it says the same twice: what was edited in one place alone means nothing
+    if fields.verdict("verdict") is not record.verdict:
+        told = fields.text("verdict")
+        raise ValueError(f"{record.name.subject}: verdict {told}, and its causes say {record.verdict.word}")
+    for cause in record.causes:
+        if not Verdict.DRAIN <= cause.found <= cause.verdict:
+            raise ValueError(
+                f"{record.name.subject}: {cause.reason} is {cause.found.word}, then {cause.verdict.word}"
+            )
+    return record
 
 
 def _cause(document: object) -> Cause:

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from coldstart_cli.errors import CannotCreateError, UsageError
+from coldstart_cli.errors import UsageError
 from coldstart_cli.files import atomic_write
+from coldstart_cli.regular import require_output
 from coldstart_cli.version import __version__
 from coldstart_pool.findings import TableReport
 from coldstart_pool.plan import Plan, PlannedClass, PlannedOffer
@@ -60,10 +61,7 @@ def plan_suffix(path: Path) -> str:
         raise UsageError(
             f"a plan file ends in `.toml` or `.json`: {path}", hint=f"pass `--output {path.stem}.toml`"
         )
-    if not path.parent.is_dir():
-        raise CannotCreateError(
-            f"cannot write the plan: folder does not exist: {path.parent}", hint=f"mkdir -p {path.parent}"
-        )
+    require_output(path)
     return path.suffix
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from pathlib import Path
@@ -175,13 +176,22 @@ def test_a_run_that_could_not_look_keeps_the_time_of_the_last_that_could(
     assert samples(file)["check_success", frozenset({("run", "quick"), ("check", "nvml")})] == 0
 
 
-@pytest.mark.parametrize(("name", "status"), [("a", 0), ("nowhere/\n/x", 0), ("file/below", 73)])
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [("a", 0), ("file", 0), ("nowhere/\n/x", 73), ("file/below", 73), ("fifo", 73), ("link", 73), (".", 73)],
+)
 def test_a_textfile_goes_where_it_is_wanted_or_is_refused_by_name(
     coldstart: Coldstart, driver: GpuDriver, tmp_path: Path, name: str, status: int
 ) -> None:
     (tmp_path / "file").write_text("")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("file")
+    before = sorted(tmp_path.iterdir())
     result = quick(coldstart, driver, "--prometheus", str(tmp_path / name))
     assert result.status == status, result.stderr
+    assert status == 0 or sorted(tmp_path.iterdir()) == before, "no folder was made"
+    assert (tmp_path / "fifo").is_fifo()
+    assert (tmp_path / "link").is_symlink()
     assert "ok: 8 GPUs" in result.stdout, "the verdict is told all the same"
     driver.control("* remap_pending 1")
     assert quick(coldstart, driver, "--prometheus", str(tmp_path / name)).status == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import tomllib
 from pathlib import Path
@@ -144,6 +145,21 @@ def test_a_plan_goes_into_a_folder_that_exists(
     assert f"folder does not exist: {tmp_path}/absent" in result.stderr
     assert result.stdout == ""
     assert not (tmp_path / "absent").exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
+def test_a_plan_replaces_nothing_but_a_regular_file(coldstart: Coldstart, tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "plan.toml"
+    if kind == "link":
+        place.symlink_to("/dev/null")
+    elif kind == "fifo":
+        os.mkfifo(place)
+    else:
+        place.mkdir()
+    result = coldstart(*tables(), "--output", place)
+    assert result.status == 73
+    assert result.stdout == ""
+    assert not place.is_file()
 
 
 def test_without_or_tools_the_command_says_what_to_install(coldstart: Coldstart, tmp_path: Path) -> None:

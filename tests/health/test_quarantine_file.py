@@ -10,13 +10,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from coldstart_cli import config as configuration
 from coldstart_cli.files import exclusive_lock
 from coldstart_health import quarantine
 from coldstart_health.audit import SIZE_LIMIT_BYTES, append_audit, audit_path
-from coldstart_health.quarantine import load_quarantine, quarantine_path
+from coldstart_health.quarantine import QuarantineUnreadableError, load_quarantine, quarantine_path
+from coldstart_health.standing import standing
 from coldstart_health.verdict import Verdict
 from conftest import wait_until
 from stand_ins.gpu_host import GpuHost, state_folder
@@ -25,6 +28,7 @@ from stand_ins.gpu_host import GpuHost, state_folder
 WRITER = """
 import sys
 from pathlib import Path
+from typing import Any
 from coldstart_health.audit import append_audit
 from coldstart_health.escalation import found_bad
 from coldstart_health.moment import now
@@ -195,3 +199,32 @@ def test_a_lock_that_somebody_holds_costs_a_bounded_wait_and_no_verdict(
     assert "locked by another process" in next(
         finding.evidence for finding in report.findings if finding.reason == "quarantine_not_recorded"
     )
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"verdict": "ok"},
+        {"verdict": "degraded"},
+        {"causes": []},
+        {"verdict": "ok", "cause": {"verdict": "ok", "found": "ok"}},
+        {"verdict": "degraded", "cause": {"verdict": "degraded", "found": "degraded"}},
+        {"verdict": "drain", "cause": {"verdict": "drain"}},
+    ],
+)
+def test_a_record_that_contradicts_itself_is_damage_to_quick_and_to_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edited: dict[str, Any]
+) -> None:
+    host = GpuHost(tmp_path, monkeypatch)
+    host.quick("0 remap_failure 1")
+    path = quarantine_path(state_folder())
+    document = json.loads(path.read_bytes())
+    (gpu,) = document["gpus"]
+    gpu["causes"][0] |= edited.get("cause", {})
+    gpu |= {key: value for key, value in edited.items() if key != "cause"}
+    path.write_text(json.dumps(document))
+    report = host.quick()
+    assert report.overall is Verdict.UNKNOWN
+    assert "quarantine_unreadable" in {finding.reason for finding in report.findings}
+    with pytest.raises(QuarantineUnreadableError, match="damaged"):
+        standing(configuration.load())

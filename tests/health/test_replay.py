@@ -214,6 +214,7 @@ def test_only_its_owner_may_read_a_collection(host: GpuHost, tmp_path: Path) -> 
 
 
 def test_a_collection_that_cannot_be_finished_leaves_nothing(host: GpuHost, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
     with pytest.raises(ColdstartError):
         write_collection({"a": b"a", "a/b": b"b"}, tmp_path / "new" / "collection", archive=False)
     assert list((tmp_path / "new").iterdir()) == []
