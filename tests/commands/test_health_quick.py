@@ -137,6 +137,7 @@ def test_the_textfile_is_read_by_prometheus_own_parser(
     coldstart: Coldstart, driver: GpuDriver, tmp_path: Path
 ) -> None:
     file = tmp_path / "textfile" / "coldstart.prom"
+    file.parent.mkdir()
     driver.control("* count 2", "1 remap_pending 1")
     result = quick(coldstart, driver, "--prometheus", str(file), "--expect-gpus", "2")
     assert result.status == 3
@@ -186,10 +187,9 @@ def test_a_textfile_goes_where_it_is_wanted_or_is_refused_by_name(
     (tmp_path / "file").write_text("")
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to("file")
-    before = sorted(tmp_path.iterdir())
     result = quick(coldstart, driver, "--prometheus", str(tmp_path / name))
     assert result.status == status, result.stderr
-    assert status == 0 or sorted(tmp_path.iterdir()) == before, "no folder was made"
+    assert not list(tmp_path.glob("nowhere*")), "no folder was made"
     assert (tmp_path / "fifo").is_fifo()
     assert (tmp_path / "link").is_symlink()
     assert "ok: 8 GPUs" in result.stdout, "the verdict is told all the same"
