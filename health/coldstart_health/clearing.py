@@ -15,12 +15,11 @@ from coldstart_health.moment import Moment, now
 from coldstart_health.quarantine import (
     QuarantineUnreadableError,
     keep_whatever_is_there,
-    load_quarantine,
     quarantine_lock,
     quarantine_path,
     save_quarantine,
-    update_quarantine,
 )
+from coldstart_health.quarantine_pending import forget_pending, load_known, update_known
 from coldstart_health.quarantine_record import Ended, GpuName, GpuRecord, Quarantine
 from coldstart_health.recovery import KEPT_ENDED
 from coldstart_host.gpu import normal_pci_address
@@ -41,7 +40,7 @@ def clear_gpu(config: Config, selector: str, *, why: str, by: Person, dry_run: b
     """Release one GPU. What was tried on it stays on record: a cause that lasts goes on where it was."""
     why = _reason(why)
     if dry_run:
-        return Cleared((select(load_quarantine(config.state_folder).records, selector),))
+        return Cleared((select(load_known(config).records, selector),))
     found: list[GpuRecord] = []
 
     def change(state: Quarantine) -> Quarantine:
@@ -51,7 +50,7 @@ def clear_gpu(config: Config, selector: str, *, why: str, by: Person, dry_run: b
         append_audit(config.state_folder, [clearance(record, by=by, why=why, moment=moment)])
         return _without(state, [record], by=by, why=why, moment=moment)
 
-    update_quarantine(config.state_folder, change, wait_seconds=LOCK_WAIT_SECONDS)
+    update_known(config, change, wait_seconds=LOCK_WAIT_SECONDS)
     _forget_kernel_events(config.state_folder, found)
     return Cleared(tuple(found))
 
@@ -61,7 +60,7 @@ def clear_all(config: Config, *, why: str, by: Person, dry_run: bool = False) ->
     why, folder = _reason(why), config.state_folder
     path = quarantine_path(folder)
     try:
-        state: Quarantine | None = load_quarantine(folder)
+        state: Quarantine | None = load_known(config)
     except QuarantineUnreadableError:
         state = None
     if dry_run:
@@ -69,7 +68,7 @@ def clear_all(config: Config, *, why: str, by: Person, dry_run: bool = False) ->
     with quarantine_lock(folder, wait_seconds=LOCK_WAIT_SECONDS):
         moment, kept = now(), None
         try:
-            state = load_quarantine(folder)
+            state = load_known(config)
         except QuarantineUnreadableError:
             state, kept = Quarantine(), keep_whatever_is_there(path)
             append_audit(folder, [fresh_start(kept, by=by, why=why, moment=moment)])
@@ -78,6 +77,7 @@ def clear_all(config: Config, *, why: str, by: Person, dry_run: bool = False) ->
         after = _without(state, records, by=by, why=why, moment=moment)
         if records or kept:
             save_quarantine(path, replace(after, sequence=state.sequence + 1))
+        forget_pending(config)
     _forget_kernel_events(folder, records)
     return Cleared(records, kept)
 

@@ -53,7 +53,7 @@ class BlockedGpu:
 
 
 def blocked_gpus(state_folder: Path) -> tuple[BlockedGpu, ...]:
-    """What is in quarantine on this host. Raises where that cannot be known: then everything is blocked."""
+    """What is recorded as in quarantine. Raises where that cannot be known: then everything is blocked."""
     return tuple(
         BlockedGpu(
             uuid=record.name.uuid,
@@ -74,7 +74,11 @@ def quarantine_path(state_folder: Path) -> Path:
 
 def load_quarantine(state_folder: Path) -> Quarantine:
     """The state, empty where nothing was ever recorded. A damaged file is copied aside, and stays."""
-    path = quarantine_path(state_folder)
+    return read_quarantine(quarantine_path(state_folder))
+
+
+def read_quarantine(path: Path) -> Quarantine:
+    """`load_quarantine` of any file."""
     try:
         content = read_regular(path)
     except FileNotFoundError:

@@ -15,9 +15,14 @@ from coldstart_health.last_run import RunKind, record_run
 from coldstart_health.moment import Moment, now
 from coldstart_health.quarantine import (
     QuarantineUnreadableError,
-    load_quarantine,
     quarantine_lock,
-    update_quarantine,
+)
+from coldstart_health.quarantine_pending import (
+    keep_pending,
+    load_known,
+    pending_path,
+    update_known,
+    worsened,
 )
 from coldstart_health.quarantine_policy import Policy, RunFacts
 from coldstart_health.quarantine_record import Quarantine
@@ -72,26 +77,37 @@ def _quarantine(
 ) -> list[Finding]:
     policy, facts = Policy.of(config), _facts(evidence, report, run)
     try:
-        before = load_quarantine(config.state_folder)
+        before = load_known(config)
     except QuarantineUnreadableError as error:
         text = f"{error.message}; what is found now is not recorded"
         return [Finding("quarantine_unreadable", Verdict.UNKNOWN, HOST, "quarantine", text, error.hint)]
     after = after_run(before, seen, facts, policy)
-    if after == before or not run.record:
+    if (after == before and not pending_path(config).exists()) or not run.record:
         return quarantine_findings(after, seen, policy)
     try:
-        after = update_quarantine(config.state_folder, lambda state: after_run(state, seen, facts, policy))
+        after = update_known(config, lambda state: after_run(state, seen, facts, policy))
     except ColdstartError as error:
         # what could not be recorded has not happened: nobody is released, and who is bad now is bad
-        blocking = any(record.blocks for state in (before, after) for record in state.records)
-        verdict = Verdict.DEGRADED if blocking else Verdict.OK
         return [
             *quarantine_findings(before, seen, policy),
             *quarantine_findings(after, seen, policy),
-            _not_recorded("quarantine_not_recorded", verdict, error),
+            _waiting(config, before, after, error),
         ]
     notes = _audited(config, before, after, facts.ended)
     return [*quarantine_findings(after, seen, policy), *notes]
+
+
+def _waiting(config: Config, before: Quarantine, after: Quarantine, error: ColdstartError) -> Finding:
+    """Who is bad now must be bad at the next look, too: a note in the run folder, or nobody may serve."""
+    blocking = any(record.blocks for state in (before, after) for record in state.records)
+    verdict = Verdict.DEGRADED if blocking else Verdict.OK
+    if (worse := worsened(before, after)).records:
+        try:
+            error.add(f"noted in {keep_pending(config, worse)} until it can be recorded")
+        except ColdstartError as second:
+            error.add(f"and it is forgotten with this run: {second.message}")
+            verdict = Verdict.UNKNOWN
+    return _not_recorded("quarantine_not_recorded", verdict, error)
 
 
 def _audited(config: Config, before: Quarantine, after: Quarantine, moment: Moment) -> list[Finding]:

@@ -9,7 +9,7 @@ from coldstart_cli.config import Config
 from coldstart_cli.errors import ColdstartError
 from coldstart_health.last_run import RUN_KINDS, LastRun, load_last_run
 from coldstart_health.moment import now
-from coldstart_health.quarantine import load_quarantine
+from coldstart_health.quarantine_pending import load_known
 from coldstart_health.quarantine_policy import Policy
 from coldstart_health.quarantine_record import GpuRecord, Quarantine, to_json
 from coldstart_health.quarantine_run import next_step, why
@@ -57,7 +57,7 @@ class Standing:
 
 def standing(config: Config) -> Standing:
     """Raises where the quarantine cannot be read: the answer is then that nothing may be placed."""
-    state = load_quarantine(config.state_folder)
+    state = load_known(config)
     runs: list[LastRun] = []
     warnings: list[str] = []
     for kind in RUN_KINDS:

@@ -161,7 +161,7 @@ def test_a_read_only_state_folder_changes_no_verdict_and_is_said(host: GpuHost, 
     assert found["quarantine_not_recorded"].verdict is Verdict.DEGRADED
     assert "Read-only file system" in found["quarantine_not_recorded"].evidence
     assert "temperature_shutdown" in found["quarantined"].evidence
-    assert host.quick().overall is Verdict.DRAIN
+    assert host.quick().overall is Verdict.RESET, "the run folder keeps it"
 
 
 def test_a_recovery_that_cannot_be_recorded_has_not_happened(host: GpuHost, small_disk: Path) -> None:
