@@ -203,6 +203,8 @@ def _unread_use(gpu: GpuFacts) -> str:
     if failed is not None:
         return f"{failed.call}: {failed.text} (NVML {failed.code})"
     if gpu.hung is not None:
+        if gpu.died:
+            return f"NVML ended its process, in {gpu.hung}"
         return f"the driver did not answer in time, in {gpu.hung or 'the start of its thread'}"
     if gpu.process_ids is None or _USE_CALLS[1] in gpu.skipped:
         return "it does not tell of its processes"

@@ -108,7 +108,10 @@ def duplicate_findings(gpus: Sequence[GpuFacts]) -> Iterator[Finding]:
 
 
 def _hang(gpu: GpuFacts) -> Iterator[Found]:
-    if gpu.hung is not None:
+    if gpu.hung is not None and gpu.died:
+        evidence = f"NVML ended its process, in {gpu.hung}"
+        yield "probe_died", Verdict.UNKNOWN, evidence, "see `dmesg` for NVRM lines; reinstall NVIDIA's driver"
+    elif gpu.hung is not None:
         evidence = f"the driver did not answer in time, in {gpu.hung or 'the start of its thread'}"
         yield "probe_hang", Verdict.UNKNOWN, evidence, "see `dmesg` for NVRM lines; reboot if it repeats"
 

@@ -112,7 +112,11 @@ def inventory_findings(
     if reading.fault is not None:
         yield from _driver_fault(reading, expected, wanted, bus)
         return
-    if reading.hung and not any(gpu.hung for gpu in reading.gpus):
+    if reading.died and not any(gpu.died for gpu in reading.gpus):
+        evidence = f"NVML ended its process, in {reading.hung}"
+        action = "see `dmesg` for NVRM lines; reinstall NVIDIA's driver"
+        yield _finding("probe_died", Verdict.UNKNOWN, evidence, action)
+    elif reading.hung and not any(gpu.hung for gpu in reading.gpus):
         yield _finding(
             "probe_hang",
             Verdict.UNKNOWN,

@@ -110,7 +110,8 @@ class Fabric:
 class GpuFacts:
     """One GPU. None: it does not support the question; `faults` holds the calls that failed.
 
-    `hung` is the call that did not come back; what would have come after it was not asked.
+    `hung` is the call that did not come back; what would have come after it was not asked. `died`: because it
+    ended the process that asked.
     """
 
     index: int
@@ -159,6 +160,7 @@ class GpuFacts:
     nvlink_errors: tuple[NvLinkErrors, ...] = ()
     fabric: Fabric | None = None
     hung: str | None = None
+    died: bool = False
     skipped: tuple[str, ...] = ()
     faults: tuple[NvmlFault, ...] = ()
 
@@ -187,6 +189,7 @@ class NvmlReading:
     gpus: tuple[GpuFacts, ...] = ()
     fault: NvmlFault | None = None
     hung: str | None = None
+    died: bool = False
     library_version: str | None = None
     module_version: str | None = None
 

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,8 @@ _GRACE_SECONDS = 0.1
 _KILL_WAIT_SECONDS = 0.2
 # the probe itself gives up this much earlier, to say which call hangs on which GPU
 _REPORT_SECONDS = 0.3
+# less is not enough to start a probe
+_LEAST_SECONDS = 0.6
 
 
 class ProbeFailedError(ColdstartError):
@@ -34,12 +36,52 @@ class ProbeFailedError(ColdstartError):
 
 
 def read_gpus(*, deadline_seconds: float = PROBE_DEADLINE_SECONDS, thorough: bool = False) -> NvmlReading:
-    """All GPUs that NVML knows; what was read before a hang is kept, with the call that hung."""
+    """All GPUs that NVML knows; what was read before a hang or a crash is kept, with the call that did it."""
+    end = time.monotonic() + deadline_seconds
+    reading, death = _probe(deadline_seconds, thorough=thorough)
+    if death is None:
+        return reading
+    if reading.count is None:
+        raise ProbeFailedError(death)
+    return _one_by_one(reading, end, thorough=thorough)
+
+
+def _one_by_one(reading: NvmlReading, end: float, *, thorough: bool) -> NvmlReading:
+    """After a crash, which ends the questions to all: those without an answer again, one after the other."""
+    gpus = {gpu.index: gpu for gpu in reading.gpus}
+    while missing := [index for index in range(reading.count or 0) if index not in gpus]:
+        left = end - time.monotonic()
+        if left < _LEAST_SECONDS:
+            break
+        try:
+            again, _ = _probe(left, thorough=thorough, only=missing)
+        except ProbeFailedError:
+            break
+        if not again.gpus:
+            break
+        gpus |= {gpu.index: gpu for gpu in again.gpus}
+    for index in range(reading.count or 0):
+        gpus.setdefault(index, GpuFacts(index, hung="the time that a crash of NVML left", died=True))
+    crashes = [f"GPU {gpu.index} in {gpu.hung}" for gpu in gpus.values() if gpu.hung is not None]
+    return replace(
+        reading,
+        gpus=tuple(gpus[index] for index in sorted(gpus)),
+        hung=", ".join(crashes) or "a call that is not known",
+        died=True,
+    )
+
+
+def _probe(
+    deadline_seconds: float, *, thorough: bool, only: Sequence[int] = ()
+) -> tuple[NvmlReading, str | None]:
+    """One process: what it said, and why it died, None where it did not."""
     # -P keeps the working folder out of the module path
     command = [sys.executable, "-P", "-m", __name__, str(max(deadline_seconds - _REPORT_SECONDS, 0.1))]
+    command += ["--thorough"] if thorough else []
+    command += ["--only", ",".join(map(str, only))] if only else []
     try:
         completed = run(
-            [*command, "--thorough"] if thorough else command,
+            command,
             deadline_seconds=deadline_seconds,
             purpose="NVML probe",
             check=False,
@@ -47,10 +89,10 @@ def read_gpus(*, deadline_seconds: float = PROBE_DEADLINE_SECONDS, thorough: boo
             kill_wait_seconds=_KILL_WAIT_SECONDS,
         )
     except ProgramTimeoutError as error:
-        return _assemble(error.stdout, killed=True)
+        return _assemble(error.stdout, killed=True), None
     if completed.status != 0:
-        raise ProbeFailedError(_death(completed))
-    return _assemble(completed.stdout, killed=False)
+        return _before_death(completed.stdout), _death(completed)
+    return _assemble(completed.stdout, killed=False), None
 
 
 def _death(completed: Completed) -> str:
@@ -90,6 +132,20 @@ def _assemble(output: bytes, *, killed: bool) -> NvmlReading:
         # all was read when only the end is missing: the shutdown hung, which is a hang all the same
         hung=", ".join(hanging + silent) or step if killed else None,
     )
+
+
+def _before_death(output: bytes) -> NvmlReading:
+    """What a probe said that died: whole GPUs, and the one at which it did where it announced its calls."""
+    reading = NvmlReading(module_version=module_version())
+    gpus: dict[int, GpuFacts] = {}
+    for event in map(_event, output.splitlines()):
+        kind = event.pop("event", None)
+        if kind == "driver":
+            reading = replace(reading, **event)
+        elif kind in {"call", "gpu"}:
+            facts = gpu_from_json(event["facts"])
+            gpus[facts.index] = replace(facts, died=kind == "call")
+    return replace(reading, gpus=tuple(gpus[index] for index in sorted(gpus)))
 
 
 def _event(line: bytes) -> dict[str, Any]:
@@ -136,7 +192,10 @@ def main() -> None:
     if not deadline.ended(deadline.start(work.guarded(work.open))):
         _leave("start of NVML")
     if work.session is not None:
-        work.ask_all()
+        if "--only" in sys.argv:
+            work.ask_in_turn([int(index) for index in sys.argv[sys.argv.index("--only") + 1].split(",")])
+        else:
+            work.ask_all()
         if not deadline.ended(deadline.start(work.guarded(work.session.close))):
             _leave("shutdown of NVML")
     if failures:
@@ -194,6 +253,19 @@ class _Probe:
             _leave("the GPUs")
         if not self._failures:
             _say("end")
+
+    def ask_in_turn(self, indexes: Sequence[int]) -> None:
+        """One GPU after the other, each call announced: whoever ends this process is known."""
+        assert self.session is not None
+        for index in indexes:
+            questions = self.session.questions(index)
+            questions.announce = lambda facts: _say("call", facts=gpu_to_json(facts))
+            if not self._deadline.ended(self._deadline.start(self.guarded(partial(self._ask, questions)))):
+                _say("gpu", facts=gpu_to_json(questions.facts(hung=questions.call)))
+                _leave("the GPUs")
+            if self._failures:
+                return
+        _say("end")
 
     def _ask(self, questions: GpuQuestions) -> None:
         assert self.session is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from coldstart_host.gpu import (
     EccCounts,
@@ -50,6 +50,8 @@ class GpuQuestions:
         self._faults: list[NvmlFault] = []
         self._skipped: list[str] = []
         self._lost = False
+        # told of the answers so far before each call; the call is in their `hung`
+        self.announce: Callable[[GpuFacts], None] = lambda _: None
 
     def facts(self, *, hung: str | None = None) -> GpuFacts:
         values = {name: value for name, value in list(self.values.items()) if value is not None}
@@ -66,6 +68,7 @@ class GpuQuestions:
         if self._lost:
             return None
         self.call = call
+        self.announce(self.facts(hung=call))
         for way in ways:
             try:
                 return self._twice(way)
@@ -74,6 +77,9 @@ class GpuQuestions:
                     continue
                 self._fault(call, error)
                 return None
+            except UnicodeDecodeError as error:
+                # a text with other bytes than UTF-8: NVML's texts are kept readable, not exact
+                return cast("T", bytes(error.object).decode("utf-8", "replace"))
         self._skipped.append(call)
         return None
 

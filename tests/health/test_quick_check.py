@@ -219,8 +219,17 @@ def test_a_hung_driver_is_unknown_within_five_seconds(driver: GpuDriver) -> None
     assert not inventory().exists()
 
 
+def test_a_gpu_at_which_nvml_crashes_is_unknown_and_the_others_are_judged(driver: GpuDriver) -> None:
+    driver.control("1 crash DeviceGetName", "3 remap_pending 1")
+    assert set(reasons(quick())) == {
+        ("probe_died", Verdict.UNKNOWN, GPU_UUID.format(1)),
+        ("row_remap_pending", Verdict.RESET, GPU_UUID.format(3)),
+    }
+    assert not inventory().exists()
+
+
 def test_a_probe_that_dies_is_unknown(driver: GpuDriver) -> None:
-    driver.control("0 crash DeviceGetName")
+    driver.control("* crash Init")
     report = quick()
     assert reasons(report) == [("nvml_not_checked", Verdict.UNKNOWN, "host")]
     assert report.unavailable is None

@@ -161,9 +161,27 @@ def test_one_of_sixteen_gpus_vanishes_half_way(driver: GpuDriver) -> None:
 
 
 def test_a_library_that_kills_its_process_is_an_error_and_no_answer(driver: GpuDriver) -> None:
-    driver.control("2 crash DeviceGetName")
+    driver.control("* crash Init")
     with pytest.raises(ProbeFailedError, match="status 134"):
         read_gpus()
+
+
+def test_a_call_that_kills_its_process_costs_its_own_gpu_alone(driver: GpuDriver) -> None:
+    driver.control("2 crash DeviceGetTemperature", "5 crash DeviceGetName")
+    reading = read_gpus()
+    assert [(gpu.index, gpu.hung) for gpu in reading.gpus if gpu.died] == [
+        (2, "nvmlDeviceGetTemperature"),
+        (5, "nvmlDeviceGetName"),
+    ]
+    assert all(gpu.readable for gpu in reading.gpus), "who it is was told before"
+    assert [gpu.index for gpu in reading.gpus if gpu.hung is None] == [0, 1, 3, 4, 6, 7]
+    assert (reading.count, len(reading.gpus), reading.died) == (8, 8, True)
+    assert reading.hung == "GPU 2 in nvmlDeviceGetTemperature, GPU 5 in nvmlDeviceGetName"
+
+
+def test_a_name_with_foreign_bytes_is_kept_readable(driver: GpuDriver) -> None:
+    driver.control("* count 1", "0 foreign_name 1")
+    assert read_gpus().gpus[0].name == "NVIDIA H\ufffd00"
 
 
 @pytest.fixture

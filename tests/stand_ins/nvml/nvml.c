@@ -100,6 +100,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, device **out) {
 }
 int nvmlDeviceGetName(device *d, char *out, unsigned size) {
     ENTER(d->index, "DeviceGetName");
+    if (value(d->index, "foreign_name", 0)) { snprintf(out, size, "NVIDIA H\xff" "00"); return SUCCESS; }
     snprintf(out, size, value(d->index, "model", 0) ? "NVIDIA A100-SXM4-80GB" : "NVIDIA H100 80GB HBM3");
     return SUCCESS;
 }
