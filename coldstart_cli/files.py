@@ -150,6 +150,9 @@ def exclusive_lock(path: Path, *, wait_seconds: float = 0.0, shared: bool = Fals
                     _name_holder(descriptor, "")
             return
         finally:
+            # a child that another thread has forked, and that is not yet another program, has the lock too
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
 

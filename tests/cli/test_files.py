@@ -222,6 +222,26 @@ def test_a_child_does_not_keep_the_lock(tmp_path: Path) -> None:
         child.wait()
 
 
+def test_a_copy_of_its_descriptor_does_not_keep_the_lock(tmp_path: Path) -> None:
+    # as a child has one between fork and exec, which may take long on a busy machine
+    path = tmp_path / "one"
+    with exclusive_lock(path):
+        own = next(fd for fd in os.listdir("/proc/self/fd") if _leads_to(fd, path))
+        copy = os.dup(int(own))
+    try:
+        with exclusive_lock(path):
+            pass
+    finally:
+        os.close(copy)
+
+
+def _leads_to(descriptor: str, path: Path) -> bool:
+    try:
+        return Path(os.readlink(f"/proc/self/fd/{descriptor}")) == path
+    except OSError:  # the one that lists them
+        return False
+
+
 def test_the_lock_is_free_again_after_an_exception(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), exclusive_lock(tmp_path / "one"):
         raise RuntimeError
