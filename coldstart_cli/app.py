@@ -50,6 +50,8 @@ def run(arguments: Sequence[str]) -> int:
             status = _dispatch(arguments)
         except AnswerStatus as answer:
             status = answer.status
+            if not answer.answered:
+                return status
         except NegativeAnswer:
             sys.stdout.flush()  # a verdict that nobody got is a failure to answer
             raise

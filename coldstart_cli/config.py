@@ -110,7 +110,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "health.warn_percent", float, "CPU, memory or disk use that makes a host degraded", _number(80.0)
     ),
-    Setting("health.fail_percent", float, "CPU, memory or disk use that takes a host out", _number(90.0)),
+    Setting(
+        "health.fail_percent",
+        float,
+        "CPU, memory or disk use that takes a host out; above 100: none does",
+        _number(90.0),
+    ),
     Setting(
         "health.auto_release",
         bool,
@@ -120,7 +125,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "health.clean_runs",
         int,
-        "clean runs in a row that release a GPU which a person should look at",
+        "clean runs in a row that release a GPU which a person should look at; at least 1",
         _number(3),
     ),
     Setting(

@@ -77,11 +77,12 @@ class NegativeAnswer(ColdstartError):  # noqa: N818 - an answer, not a failure
 
 
 class AnswerStatus(Exception):  # noqa: N818 - an answer, not a failure
-    """The answer is printed, and the protocol it follows has exit statuses of its own."""
+    """The answer is printed, or cannot be, and the protocol it follows has exit statuses of its own."""
 
-    def __init__(self, status: int) -> None:
+    def __init__(self, status: int, *, answered: bool = True) -> None:
         super().__init__(status)
         self.status = status
+        self.answered = answered
 
 
 class DataError(ColdstartError):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -52,18 +52,27 @@ def answer_with(shell: Shell, outputs: Outputs, check: Callable[[], HealthReport
     except ColdstartError as error:
         if not outputs.nagios:
             raise
-        shell.printer.answer(problem_line(NagiosStatus.UNKNOWN, error.message))
-        raise AnswerStatus(NagiosStatus.UNKNOWN) from error
+        _nagios(shell, problem_line(NagiosStatus.UNKNOWN, error.message), NagiosStatus.UNKNOWN)
     problem = _write_textfile(outputs, report)
     if problem is not None:
         # the verdict comes first: a full disk is one of the things it tells of
         shell.printer.warning(problem.message)
     if outputs.nagios:
-        shell.printer.answer(nagios_line(report, thresholds(shell.config)))
-        raise AnswerStatus(nagios_status(report.overall))
+        line = nagios_line(report, thresholds(shell.config))
+        _nagios(shell, line, nagios_status(report.overall))
     answer(shell, report, f"health.{outputs.run}")
     if problem is not None:
         raise problem
+
+
+def _nagios(shell: Shell, line: str, status: NagiosStatus) -> NoReturn:
+    try:
+        shell.printer.answer(line)
+    except (ColdstartError, OSError) as error:
+        # the protocol knows four statuses: a line that nobody gets is the fourth
+        shell.printer.warning(str(error))
+        raise AnswerStatus(NagiosStatus.UNKNOWN, answered=False) from error
+    raise AnswerStatus(status)
 
 
 def _write_textfile(outputs: Outputs, report: HealthReport) -> ColdstartError | None:

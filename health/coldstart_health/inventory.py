@@ -66,10 +66,22 @@ def load_inventory(path: Path) -> Inventory | None:
                 f"GPU inventory is of version {document['version']}, newer than this coldstart: {path}",
                 hint="install the coldstart that wrote it",
             )
-        gpus = tuple(KnownGpu(**gpu) for gpu in document["gpus"])
-        return Inventory(document["boot_id"], document["driver_version"], gpus)
-    except (KeyError, TypeError) as error:
-        raise DataError(f"GPU inventory is damaged: {path}", hint=hint) from error
+        gpus = tuple(map(_known, document["gpus"]))
+        boot, driver = document.get("boot_id"), document.get("driver_version")
+        return Inventory("" if boot is None else boot, driver, gpus)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"GPU inventory is damaged: {path}: {error}", hint=hint) from error
+
+
+def _known(gpu: dict[str, Any]) -> KnownGpu:
+    """One GPU of a record, or of a person's list, which need say no more than the UUID."""
+    texts: dict[str, Any] = {field: gpu.get(field) for field in ("uuid", "name", "serial", "pci_bus_id")}
+    if unknown := gpu.keys() - texts.keys():
+        raise ValueError(f"unknown key: {min(unknown)}")
+    for field, text in texts.items():
+        if not isinstance(text, str) and (field == "uuid" or text is not None):
+            raise ValueError(f"{field} of a GPU is no text: {text!r:.40}")
+    return KnownGpu(**texts)
 
 
 def record_inventory(path: Path, reading: NvmlReading, known: Inventory | None) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coldstart_cli.files import atomic_write
+from coldstart_cli.plain import plain
 from coldstart_cli.regular import read_regular, require_output
 from coldstart_health.verdict import FABRIC, HOST, HealthReport, Verdict
 from coldstart_host.gpu import GpuFacts
@@ -155,7 +156,8 @@ def _host(report: HealthReport, run: str) -> Iterator[_Metric]:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    # names may hold what a terminal obeys, and bytes that are no UTF-8
+    return plain(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _earlier_success(path: Path) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coldstart_cli.config import Config
+from coldstart_cli.errors import ConfigError
 from coldstart_health.moment import Moment
 
 
@@ -20,9 +21,14 @@ class Policy:
 
     @classmethod
     def of(cls, config: Config) -> Policy:
+        clean_runs = int(config.number("health.clean_runs"))
+        if clean_runs < 1:  # a GPU would be released at once
+            raise ConfigError(
+                f"health.clean_runs must be at least 1: {clean_runs} ({config.value('health.clean_runs').source})"
+            )
         return cls(
             auto_release=config.value("health.auto_release").value is True,
-            clean_runs=max(1, int(config.number("health.clean_runs"))),
+            clean_runs=clean_runs,
             clean_interval_seconds=config.number("health.clean_interval_seconds"),
             repair_limit=int(config.number("health.repair_limit")),
             repair_window_days=config.number("health.repair_window_days"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from coldstart_health.prometheus import _escaped
 from conftest import Coldstart, Result
 from stand_ins.gpu_driver import Dcgmi, GpuDriver, has_real_driver
 
@@ -121,6 +123,18 @@ def test_nagios_is_told_of_an_error_as_unknown(coldstart: Coldstart, driver: Gpu
     assert result.status == 3
     assert result.stdout.startswith("HEALTH UNKNOWN - health.warn_percent")
     assert quick(coldstart, driver, "--nagios", "--json").status == 2
+
+
+def test_a_nagios_line_that_nobody_gets_is_unknown(coldstart: Coldstart, driver: GpuDriver) -> None:
+    command = ["sh", "-c", 'exec "$0" health quick --nagios >/dev/full', coldstart.program]
+    environment = coldstart.environment | driver.environment
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 3
+    assert "cannot write the answer: No space left on device" in result.stderr
+
+
+def test_names_have_no_voice_in_a_label_of_the_textfile() -> None:
+    assert _escaped('a\x1b[31m\n"b\\\udcff') == 'a\\\\x1b[31m\\\\n\\"b\\\\\\\\xff'
 
 
 def samples(path: Path) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

@@ -17,6 +17,7 @@ from coldstart_health.diagnosing import diagnosing_path
 from coldstart_health.inventory import inventory_path, load_inventory
 from coldstart_health.last_run import last_run_path
 from coldstart_health.quarantine import QuarantineUnreadableError, load_quarantine, quarantine_path
+from coldstart_health.quarantine_policy import Policy
 from coldstart_health.replay import replay
 from coldstart_health.samples import sample_path
 from coldstart_health.standing import standing
@@ -124,6 +125,29 @@ def test_a_collection_that_is_a_fifo_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(ColdstartError, match="not a regular file"):
         in_time(lambda: replay(configuration.load(), tmp_path / "fifo") and None)
+
+
+def test_a_person_s_inventory_need_say_no_more_than_the_uuids(tmp_path: Path) -> None:
+    place = tmp_path / "inventory.json"
+    place.write_text('{"schema": "coldstart.health.inventory", "version": 1, "gpus": [{"uuid": "GPU-1"}]}')
+    known = load_inventory(place)
+    assert known is not None
+    assert [gpu.uuid for gpu in known.gpus] == ["GPU-1"]
+
+
+@pytest.mark.parametrize(
+    "gpu", ["{}", '{"uuid": null}', '{"uuid": 1}', '{"uuid": "GPU-1", "nmae": "x"}', "1"]
+)
+def test_an_inventory_of_what_is_no_gpu_is_damaged(tmp_path: Path, gpu: str) -> None:
+    place = tmp_path / "inventory.json"
+    place.write_text(f'{{"schema": "coldstart.health.inventory", "version": 1, "gpus": [{gpu}]}}')
+    with pytest.raises(ColdstartError, match="damaged"):
+        load_inventory(place)
+
+
+def test_a_rule_that_would_release_at_once_is_refused() -> None:
+    with pytest.raises(ColdstartError, match=r"health.clean_runs must be at least 1: 0 \(command line\)"):
+        Policy.of(configuration.load({"health.clean_runs": 0}))
 
 
 def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
