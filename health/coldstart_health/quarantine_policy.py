@@ -23,9 +23,8 @@ class Policy:
     def of(cls, config: Config) -> Policy:
         clean_runs = int(config.number("health.clean_runs"))
         if clean_runs < 1:  # a GPU would be released at once
-            raise ConfigError(
-                f"health.clean_runs must be at least 1: {clean_runs} ({config.value('health.clean_runs').source})"
-            )
+            source = config.value("health.clean_runs").source
+            raise ConfigError(f"health.clean_runs must be at least 1: {clean_runs} ({source})")
         return cls(
             auto_release=config.value("health.auto_release").value is True,
             clean_runs=clean_runs,
