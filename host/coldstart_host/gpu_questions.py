@@ -107,6 +107,13 @@ class GpuQuestions:
             self._fault(field, self.nvml.NVMLError(answer.nvmlReturn))
         return None
 
+    def switch(self, call: str, value: int) -> bool | None:
+        """On or off; any other value is a fault and no `on`."""
+        if value in {0, 1}:
+            return bool(value)
+        self._faults.append(NvmlFault(call, NvmlCode.UNKNOWN, f"answered {value}, neither on nor off"))
+        return None
+
     def _fault(self, call: str, error: Any) -> None:
         self._faults.append(NvmlFault(call, error.value, str(error)))
         self._lost = self._lost or error.value == NvmlCode.GPU_IS_LOST
@@ -181,7 +188,10 @@ def _memory(of: GpuQuestions) -> None:
 def _ecc(of: GpuQuestions) -> None:
     mode = of.plain("nvmlDeviceGetEccMode")
     if mode is not None:
-        of.values |= {"ecc_enabled": bool(mode[0]), "ecc_enabled_after_reboot": bool(mode[1])}
+        of.values |= {
+            "ecc_enabled": of.switch("nvmlDeviceGetEccMode", mode[0]),
+            "ecc_enabled_after_reboot": of.switch("nvmlDeviceGetEccMode", mode[1]),
+        }
     of.values["ecc"] = of.ask("nvmlDeviceGetTotalEccErrors", lambda: _ecc_counts(of.nvml, of.handle))
     of.values["sram"] = of.ask("nvmlDeviceGetSramEccErrorStatus", lambda: _sram(of.nvml, of.handle))
 
@@ -274,10 +284,15 @@ def _pcie(of: GpuQuestions) -> None:
 
 def _modes(of: GpuQuestions) -> None:
     persistence = of.plain("nvmlDeviceGetPersistenceMode")
-    of.values["persistence"] = None if persistence is None else bool(persistence)
+    of.values["persistence"] = (
+        None if persistence is None else of.switch("nvmlDeviceGetPersistenceMode", persistence)
+    )
     mig = of.plain("nvmlDeviceGetMigMode")
     if mig is not None:
-        of.values |= {"mig_enabled": bool(mig[0]), "mig_enabled_after_reset": bool(mig[1])}
+        of.values |= {
+            "mig_enabled": of.switch("nvmlDeviceGetMigMode", mig[0]),
+            "mig_enabled_after_reset": of.switch("nvmlDeviceGetMigMode", mig[1]),
+        }
     of.values["compute_mode"] = of.plain("nvmlDeviceGetComputeMode")
 
 
