@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from coldstart_health.kernel_log import KernelRecord
+from coldstart_health.kernel_reading import KernelRecord
 
 _PIDS_KEPT = 8
 _TEXT_KEPT = 200

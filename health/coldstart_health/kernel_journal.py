@@ -8,7 +8,7 @@ from typing import Any
 
 from coldstart_cli.errors import UnavailableError
 from coldstart_cli.process import ProgramTimeoutError, find_program, last_lines, run
-from coldstart_health.kernel_log import WORTH, Cursor, KernelRecord, LogReading
+from coldstart_health.kernel_reading import WORTH, Cursor, KernelRecord, LogReading
 
 _FIELDS = "MESSAGE,SYSLOG_FACILITY,_SOURCE_MONOTONIC_TIMESTAMP"
 _LIMIT_BYTES = 64 << 20

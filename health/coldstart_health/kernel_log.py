@@ -11,50 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coldstart_cli.errors import ColdstartError, UnavailableError
+from coldstart_health.kernel_reading import WORTH, Cursor, KernelRecord, LogReading
 
 # a record of Linux 6 holds at most 2 KiB of text, escaped four-fold; a smaller buffer gets EINVAL
 _READ_BYTES = 8192
 _LIMIT_BYTES = 64 << 20
 _LOOK_AT_CLOCK_RECORDS = 256
-# what the decoder may want; everything else of a flood is dropped unread
-WORTH = re.compile(
-    rb"NVRM|nvswitch|nvidia|ut of memory|blocked for more than|I/O |[Ee]rror|nvme|emount"
-    rb"|readonly|read-only|[Ss]hut(?:ting)? ?[Dd]own|EDAC|Memory failure"
-)
 _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
-
-
-@dataclass(frozen=True)
-class KernelRecord:
-    """One message of the kernel itself. `usec`: since boot, by a clock that never jumps."""
-
-    sequence: int
-    usec: int
-    text: str
-
-
-@dataclass(frozen=True)
-class Cursor:
-    """The last record that was read; `journal` is journald's name for it."""
-
-    sequence: int
-    usec: int
-    journal: str | None = None
-
-
-@dataclass(frozen=True)
-class LogReading:
-    """What came after a cursor, and is worth decoding.
-
-    `gap` says which records were gone before they were read; `cut`: the deadline came before the end.
-    """
-
-    source: str
-    records: tuple[KernelRecord, ...]
-    first: Cursor
-    cursor: Cursor
-    gap: str | None = None
-    cut: bool = False
 
 
 def read_kernel_log(

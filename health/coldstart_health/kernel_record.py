@@ -16,7 +16,8 @@ from coldstart_cli.files import atomic_write, exclusive_lock
 from coldstart_cli.regular import read_regular
 from coldstart_health.kernel_checks import KernelLog
 from coldstart_health.kernel_events import KernelEvent, Kind, decode, device_address, fold
-from coldstart_health.kernel_log import Cursor, read_kernel_log
+from coldstart_health.kernel_log import read_kernel_log
+from coldstart_health.kernel_reading import Cursor
 from coldstart_health.verdict import FABRIC, HOST, Finding, Verdict
 from coldstart_host.kernel import boot_id
 

@@ -10,7 +10,7 @@ from coldstart_health.dcgm_run import DcgmOutput
 from coldstart_health.evidence import Evidence
 from coldstart_health.kernel_checks import KernelLog
 from coldstart_health.kernel_events import decode, fold
-from coldstart_health.kernel_log import KernelRecord
+from coldstart_health.kernel_reading import KernelRecord
 from coldstart_health.verdict import CheckRun
 
 KERNEL_LOG_NAMES = ("kernel-log.txt", "dmesg.txt", "dmesg", "dmesg.log", "kern.log", "journal.txt")

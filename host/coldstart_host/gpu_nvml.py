@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from coldstart_host.gpu import GpuFacts, NvmlFault
+from coldstart_host.gpu_asking import GpuQuestions
 from coldstart_host.gpu_codes import NvmlCode
-from coldstart_host.gpu_questions import GpuQuestions, ask_gpu
+from coldstart_host.gpu_questions import ask_gpu
 
 T = TypeVar("T")
 

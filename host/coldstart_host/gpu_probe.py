@@ -18,8 +18,8 @@ from coldstart_host.gpu import GpuFacts, NvmlFault, NvmlReading, gpu_from_json, 
 from coldstart_host.gpu_module import module_version
 
 if TYPE_CHECKING:
+    from coldstart_host.gpu_asking import GpuQuestions
     from coldstart_host.gpu_nvml import NvmlSession
-    from coldstart_host.gpu_questions import GpuQuestions
 
 PROBE_DEADLINE_SECONDS = 4.0
 # the probe has nothing to clean up, and `health quick` promises an answer within five seconds

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from coldstart_host.gpu import (
     EccCounts,
-    Fabric,
-    GpuFacts,
-    NvLinkErrors,
-    NvmlFault,
     RemappedRows,
     RepairPending,
     RetiredPages,
@@ -19,112 +15,14 @@ from coldstart_host.gpu import (
     SramErrors,
     normal_pci_address,
 )
-from coldstart_host.gpu_codes import NvmlCode, RecoveryAction, skipped_codes
-
-T = TypeVar("T")
+from coldstart_host.gpu_asking import GpuQuestions
+from coldstart_host.gpu_codes import RecoveryAction
+from coldstart_host.gpu_link_questions import ask_fabric, ask_nvlinks
 
 _FIELD_MEMORY_TEMPERATURE = 82
 _FIELD_RESET = 226  # before field 230 there were two of them
 _FIELD_DRAIN_AND_RESET = 227
 _FIELD_RECOVERY_ACTION = 230
-_FIELD_LINK_RECOVERY_FAILED = 214
-_FIELD_LINK_RECOVERY = 215
-_FIELD_LINK_EFFECTIVE_ERRORS = 219
-_LINK_COUNTERS = ("replay", "recovery", "crc_flit", "crc_data", "ecc_data")  # by NVML's number
-_NVLINK_LIMIT = 64
-_VALUE_KINDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-
-
-class GpuQuestions:
-    """Sorts the answers of one GPU: a value, a question it does not know, or a fault.
-
-    Another thread may take `facts` at any moment: the answers so far, and in `call` the one that is awaited.
-    """
-
-    def __init__(self, nvml: Any, index: int) -> None:
-        self.nvml = nvml
-        self.index = index
-        self.call = ""
-        self.values: dict[str, Any] = {}
-        self.handle: Any = None
-        self._faults: list[NvmlFault] = []
-        self._skipped: list[str] = []
-        self._lost = False
-        # told of the answers so far before each call; the call is in their `hung`
-        self.announce: Callable[[GpuFacts], None] = lambda _: None
-
-    def facts(self, *, hung: str | None = None) -> GpuFacts:
-        values = {name: value for name, value in list(self.values.items()) if value is not None}
-        return GpuFacts(
-            index=self.index,
-            hung=hung,
-            skipped=tuple(dict.fromkeys(self._skipped)),
-            faults=tuple(self._faults),
-            **values,
-        )
-
-    def ask(self, call: str, *ways: Callable[[], T]) -> T | None:
-        """The first way that the driver knows; a GPU that is lost is not asked again."""
-        if self._lost:
-            return None
-        self.call = call
-        self.announce(self.facts(hung=call))
-        for way in ways:
-            try:
-                return self._twice(way)
-            except self.nvml.NVMLError as error:
-                if error.value in skipped_codes(call):
-                    continue
-                self._fault(call, error)
-                return None
-            except UnicodeDecodeError as error:
-                # a text with other bytes than UTF-8: NVML's texts are kept readable, not exact
-                return cast("T", bytes(error.object).decode("utf-8", "replace"))
-        self._skipped.append(call)
-        return None
-
-    def plain(self, call: str, *arguments: Any) -> Any:
-        """A function of NVML that takes the handle and is named `call` in nvidia-ml-py too."""
-        return self.ask(call, lambda: getattr(self.nvml, call)(self.handle, *arguments))
-
-    def fields(self, *wanted: int | tuple[int, int]) -> list[int | None]:
-        """The values of several fields (with their scope) in one call; each may be unknown to the GPU."""
-        answers = self.ask(
-            "nvmlDeviceGetFieldValues",
-            lambda: self.nvml.nvmlDeviceGetFieldValues(self.handle, list(wanted)),
-        )
-        return [None] * len(wanted) if answers is None else [self._field(answer) for answer in answers]
-
-    def _field(self, answer: Any) -> int | None:
-        if answer.nvmlReturn == 0:
-            kind = answer.valueType
-            return int(getattr(answer.value, _VALUE_KINDS[kind] if kind < len(_VALUE_KINDS) else "ullVal"))
-        # an old driver calls a field that it does not know an invalid argument
-        field = f"field {answer.fieldId}"
-        if answer.nvmlReturn in {*skipped_codes(field), NvmlCode.INVALID_ARGUMENT, NvmlCode.NOT_FOUND}:
-            self._skipped.append(field)
-        else:
-            self._fault(field, self.nvml.NVMLError(answer.nvmlReturn))
-        return None
-
-    def switch(self, call: str, value: int) -> bool | None:
-        """On or off; any other value is a fault and no `on`."""
-        if value in {0, 1}:
-            return bool(value)
-        self._faults.append(NvmlFault(call, NvmlCode.UNKNOWN, f"answered {value}, neither on nor off"))
-        return None
-
-    def _fault(self, call: str, error: Any) -> None:
-        self._faults.append(NvmlFault(call, error.value, str(error)))
-        self._lost = self._lost or error.value == NvmlCode.GPU_IS_LOST
-
-    def _twice(self, function: Callable[[], T]) -> T:
-        try:
-            return function()
-        except self.nvml.NVMLError as error:
-            if error.value != NvmlCode.UNKNOWN:
-                raise
-            return function()  # often momentary: a driver that was just loaded, a reset under way
 
 
 def ask_gpu(of: GpuQuestions, *, thorough: bool) -> None:
@@ -144,8 +42,8 @@ def ask_gpu(of: GpuQuestions, *, thorough: bool) -> None:
         _pcie,
         _modes,
         _use,
-        _nvlinks,
-        _fabric,
+        ask_nvlinks,
+        ask_fabric,
     ):
         part(of)
     if thorough:
@@ -312,97 +210,8 @@ def _ways(of: GpuQuestions, kind: str) -> Iterator[Callable[[], tuple[int, ...]]
         yield lambda function=function: tuple(process.pid for process in function(of.handle))  # type: ignore[misc]
 
 
-def _nvlinks(of: GpuQuestions) -> None:
-    """The links until NVML says that there is no such link; nothing without NVLink."""
-    states = list(_link_states(of))
-    if not states:
-        return
-    active = [link for link, state in enumerate(states) if state]
-    of.values |= {"nvlinks": len(states), "nvlinks_active": len(active)}
-    of.values["nvlink_errors"] = tuple(counts for counts in _link_errors(of, active) if counts.any)
-
-
-def _link_states(of: GpuQuestions) -> Iterator[bool]:
-    for link in range(_NVLINK_LIMIT):
-        state = of.ask("nvmlDeviceGetNvLinkState", lambda link=link: _link_state(of, link))  # type: ignore[misc]
-        if state is None:
-            return
-        yield state
-
-
-def _link_state(of: GpuQuestions, link: int) -> bool | None:
-    try:
-        return bool(of.nvml.nvmlDeviceGetNvLinkState(of.handle, link))
-    except of.nvml.NVMLError as error:
-        if error.value != NvmlCode.INVALID_ARGUMENT:
-            raise
-        return None  # there is no such link
-
-
-def _link_errors(of: GpuQuestions, links: list[int]) -> Iterator[NvLinkErrors]:
-    """Per link, through the counters of NVLink 4 and before, or the fields of NVLink 5."""
-    for link in links:
-        counts = [
-            of.plain("nvmlDeviceGetNvLinkErrorCounter", link, number) for number in range(len(_LINK_COUNTERS))
-        ]
-        if all(count is None for count in counts):
-            yield from _newer_link_errors(of, links)
-            return
-        yield NvLinkErrors(link, *counts)
-
-
-def _newer_link_errors(of: GpuQuestions, links: list[int]) -> Iterator[NvLinkErrors]:
-    kinds = (_FIELD_LINK_RECOVERY, _FIELD_LINK_RECOVERY_FAILED, _FIELD_LINK_EFFECTIVE_ERRORS)
-    values = of.fields(*((kind, link) for link in links for kind in kinds))
-    for number, link in enumerate(links):
-        recovery, failed, effective = values[3 * number : 3 * number + 3]
-        yield NvLinkErrors(link, None, recovery, None, None, None, failed, effective)
-
-
-def _fabric(of: GpuQuestions) -> None:
-    nvml = of.nvml
-    of.values["fabric"] = of.ask(
-        "nvmlDeviceGetGpuFabricInfo",
-        lambda: _fabric_info(of, nvml.c_nvmlGpuFabricInfo_v3_t),
-        lambda: _fabric_info(of, nvml.c_nvmlGpuFabricInfo_v2_t),
-    )
-
-
-def _fabric_info(of: GpuQuestions, layout: Any) -> Fabric:
-    info = layout()
-    of.nvml.nvmlDeviceGetGpuFabricInfoV(of.handle, ctypes.byref(info))
-    return Fabric(
-        state=info.state & 0xFF,  # NVML writes one byte of state, nvidia-ml-py reads four
-        status=info.status,
-        health_mask=info.healthMask,
-        health_summary=getattr(info, "healthSummary", None),
-        cluster_uuid=_uuid_text(bytes(info.clusterUuid)),
-        clique=info.cliqueId,
-    )
-
-
-def _uuid_text(raw: bytes) -> str:
-    text = raw.hex()
-    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
-
-
 def _validate_inforom(of: GpuQuestions) -> None:
     of.ask("nvmlDeviceValidateInforom", lambda: of.nvml.nvmlDeviceValidateInforom(of.handle) or True)
-
-
-_PARTS = (
-    _identity,
-    _recovery,
-    _memory,
-    _ecc,
-    _repairs,
-    _heat,
-    _pcie,
-    _modes,
-    _use,
-    _nvlinks,
-    _fabric,
-)
 
 
 def _text(value: bytes | str) -> str:

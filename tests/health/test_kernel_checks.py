@@ -9,7 +9,7 @@ import pytest
 from coldstart_health.inventory import Inventory, KnownGpu
 from coldstart_health.kernel_checks import KernelLog, kernel_findings
 from coldstart_health.kernel_events import decode, fold
-from coldstart_health.kernel_log import KernelRecord
+from coldstart_health.kernel_reading import KernelRecord
 from coldstart_health.verdict import Finding, Verdict
 from coldstart_host.gpu import EccCounts, GpuFacts, NvmlReading, RemappedRows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coldstart_health.kernel_events import KernelEvent, Kind, bare, decode, device_address, fold
-from coldstart_health.kernel_log import KernelRecord
+from coldstart_health.kernel_reading import KernelRecord
 from conftest import shared_data
 
 PREFIXES = {

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli.errors import UnavailableError
-from coldstart_health.kernel_log import Cursor, LogReading, read_kernel_log, read_kmsg
+from coldstart_health.kernel_log import read_kernel_log, read_kmsg
+from coldstart_health.kernel_reading import Cursor, LogReading
 from stand_ins.kernel_log import Journal, KernelLogFile
 
 XID = "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."
