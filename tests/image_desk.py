@@ -15,7 +15,7 @@ import pytest
 from coldstart_fs.build import index_image
 from coldstart_fs.kernel_mounts import mount_at
 from coldstart_fs.names import digest_text
-from coldstart_fs.store import open_store
+from coldstart_fs.store_url import open_store
 from conftest import Coldstart, Result
 
 

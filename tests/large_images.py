@@ -19,7 +19,7 @@ BLOCK = 512
 _CHILD = """
 import json, sys
 from coldstart_fs.build import index_image
-from coldstart_fs.store import open_store
+from coldstart_fs.store_url import open_store
 report = index_image(sys.argv[1], store=open_store(sys.argv[2], create=True), name="large")
 with open("/proc/self/status") as status:
     peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))

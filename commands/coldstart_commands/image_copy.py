@@ -40,7 +40,7 @@ def command(
     from coldstart_fs.image_copy import copy_image
     from coldstart_fs.names import digest_text
     from coldstart_fs.progress import Progress
-    from coldstart_fs.store import open_store
+    from coldstart_fs.store_url import open_store
 
     printer = shell.printer
     progress = Progress(f"opening {name}")

@@ -77,7 +77,7 @@ def command(
     from coldstart_fs.names import digest_text
     from coldstart_fs.progress import Progress
     from coldstart_fs.sources.reference import without_login
-    from coldstart_fs.store import open_store
+    from coldstart_fs.store_url import open_store
     from coldstart_fs.trace import load_trace
 
     if lint and dry_run:

@@ -48,7 +48,7 @@ def command(
 def _list_images(shell: Shell) -> None:
     from coldstart_fs.images import list_images
     from coldstart_fs.names import digest_text
-    from coldstart_fs.store import open_store
+    from coldstart_fs.store_url import open_store
 
     store = open_store(shell.config.store, tell=shell.printer.warning)
     inventory = list_images(store)

@@ -25,7 +25,7 @@ from coldstart_fs.names import parse_digest
 from coldstart_fs.server import ImageOperations
 from coldstart_fs.server_log import ServerLog
 from coldstart_fs.server_request import ServerRequest, answer
-from coldstart_fs.store import open_store
+from coldstart_fs.store_url import open_store
 
 _COUNTERS_EVERY_SECONDS = 1.0
 _LAST_ANSWERS_SECONDS = 1.0

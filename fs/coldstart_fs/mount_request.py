@@ -24,7 +24,8 @@ from coldstart_fs.overlay import check_overlay
 from coldstart_fs.records import MountRecord, read_record, record_folder
 from coldstart_fs.references import resolve_image
 from coldstart_fs.serving import INSTALL_HINT
-from coldstart_fs.store import MARKER, Store, open_store
+from coldstart_fs.store import MARKER, Store
+from coldstart_fs.store_url import open_store
 
 
 @dataclass(frozen=True)

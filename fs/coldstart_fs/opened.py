@@ -16,7 +16,8 @@ from coldstart_fs.index import Index
 from coldstart_fs.locator import Locator
 from coldstart_fs.names import digest_text
 from coldstart_fs.references import ResolvedImage, read_ref, resolve_image
-from coldstart_fs.store import Store, open_store
+from coldstart_fs.store import Store
+from coldstart_fs.store_url import open_store
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a store is, whatever keeps it, and which kind a URL stands for."""
+"""What a store is, whatever keeps it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
 
-from coldstart_cli.errors import DataError, UsageError, near_matches_hint
+from coldstart_cli.errors import DataError
 from coldstart_cli.version import __version__
 
 SPELLINGS = (
@@ -99,48 +98,6 @@ class Store(Protocol):
     def writing(self, *, wait_seconds: float = 0.0) -> AbstractContextManager[Path]:
         """Write to the store, as its only writer where it can tell; yields a scratch folder of this host."""
         ...
-
-
-def open_store(url: str, *, create: bool = False, tell: Callable[[str], None] = lambda _: None) -> Store:
-    """The store at a folder path or URL; with `create`, one to write to, made by its first writing.
-
-    `tell` hears who else can change a folder store.
-    """
-    # the kinds import this module
-    from coldstart_fs.object_clients import KINDS
-
-    scheme, separator, _ = url.partition("://")
-    _check_spelling(url, KINDS)
-    if not separator or scheme == "file":
-        from coldstart_fs.folder_store import open_folder
-
-        return open_folder(_folder_of(url), create=create, tell=tell)
-    if scheme not in KINDS:
-        hint = near_matches_hint(scheme.lower(), KINDS, otherwise=f"a store is {SPELLINGS}")
-        raise UsageError(f"unknown kind of store: {scheme}://", hint=hint)
-    from coldstart_fs.object_store import open_remote
-
-    return open_remote(url, create=create)
-
-
-def _check_spelling(url: str, kinds: Iterable[str]) -> None:
-    """`s3:/bucket` is no folder called `s3:`."""
-    scheme, separator, rest = url.partition(":")
-    if separator and scheme.lower() in {*kinds, "file"} and not rest.startswith("//"):
-        slashes = "///" if scheme.lower() == "file" else "//"
-        raise UsageError(
-            f"not a store's URL: {url}",
-            hint=f"did you mean `{scheme.lower()}:{slashes}{rest.lstrip('/')}`? a folder would be `./{url}`",
-        )
-
-
-def _folder_of(url: str) -> Path:
-    if "://" not in url:
-        return Path(url).absolute()
-    parts = urlsplit(url)
-    if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):
-        raise UsageError(f"not a file URL: {url}", hint="write file:///absolute/path")
-    return Path(unquote(parts.path))
 
 
 def check_document(document: Any, schema: str, place: str) -> None:

@@ -56,7 +56,7 @@ class ImageRoot:
     def identity(self, config: Config) -> str:
         from coldstart_fs.names import digest_text
         from coldstart_fs.references import resolve_image
-        from coldstart_fs.store import open_store
+        from coldstart_fs.store_url import open_store
 
         return digest_text(resolve_image(open_store(self.store), self.name, cache=config.cache_folder).digest)
 
@@ -82,7 +82,7 @@ class ImageRoot:
     def configuration(self, config: Config) -> Mapping[str, Any]:
         from coldstart_fs.images import image_configuration
         from coldstart_fs.references import resolve_image
-        from coldstart_fs.store import open_store
+        from coldstart_fs.store_url import open_store
 
         store = open_store(self.store)
         return image_configuration(
@@ -90,7 +90,7 @@ class ImageRoot:
         )
 
     def source(self, path: Path) -> RootSource:
-        from coldstart_fs.store import open_store
+        from coldstart_fs.store_url import open_store
         from coldstart_snapshot.roots import detect_root
 
         return replace(detect_root(path), name=self.name, store=open_store(self.store).url)

@@ -12,7 +12,7 @@ import pytest
 
 from coldstart_fs.build import index_image
 from coldstart_fs.names import digest_text
-from coldstart_fs.store import open_store
+from coldstart_fs.store_url import open_store
 from conftest import Coldstart
 from image_desk import Desk, open_desk
 from replicas import Replica

@@ -9,7 +9,7 @@ import pytest
 
 from coldstart_fs.build import index_image
 from coldstart_fs.references import resolve_image
-from coldstart_fs.store import open_store
+from coldstart_fs.store_url import open_store
 from conftest import Coldstart
 
 

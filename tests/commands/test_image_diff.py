@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from coldstart_fs.build import index_image
-from coldstart_fs.store import open_store
+from coldstart_fs.store_url import open_store
 from conftest import Coldstart
 from image_builder import Layer, write_layout
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coldstart_fs.store import open_store
+from coldstart_fs.store_url import open_store
 from coldstart_fs.trace import Read, Trace, encode_trace
 from conftest import Coldstart
 from image_builder import Layer, image_facts, write_layout

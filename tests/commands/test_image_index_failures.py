@@ -16,7 +16,8 @@ import pytest
 from coldstart_cli.errors import ColdstartError, IoFailure
 from coldstart_fs import spool
 from coldstart_fs.build import index_image
-from coldstart_fs.store import Store, open_store
+from coldstart_fs.store import Store
+from coldstart_fs.store_url import open_store
 from conftest import Coldstart
 from image_builder import Layer, Steps, image_facts, write_layout
 

@@ -20,7 +20,7 @@ from coldstart_cli.process import start_ticks
 from coldstart_fs.kernel_mounts import mount_at
 from coldstart_fs.names import index_key, locator_key
 from coldstart_fs.references import write_ref
-from coldstart_fs.store import open_store
+from coldstart_fs.store_url import open_store
 from conftest import REPOSITORY, Coldstart, Result, wait_until
 from image_desk import Desk, as_user, error, in_namespace
 

@@ -13,7 +13,7 @@ import pytest
 from coldstart_fs.chunk import chunk_digest
 from coldstart_fs.names import digest_text
 from coldstart_fs.references import read_ref
-from coldstart_fs.store import open_store
+from coldstart_fs.store_url import open_store
 from conftest import Coldstart, Result
 from fs.servers import nginx
 from image_builder import Layer, write_layout

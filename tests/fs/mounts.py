@@ -21,7 +21,7 @@ from coldstart_fs.locator import ChunkLocation
 from coldstart_fs.mount import MountRecord, MountRequest, mount_detached, unmount
 from coldstart_fs.names import pack_key
 from coldstart_fs.records import all_records, log_path, read_counters, record_folder
-from coldstart_fs.store import open_store
+from coldstart_fs.store_url import open_store
 from conftest import wait_until
 
 CHUNK_BYTES = 131072

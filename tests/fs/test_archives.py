@@ -22,7 +22,8 @@ from archives import Member, folder_members, image_configuration, manifest, save
 from coldstart_cli.errors import ColdstartError, DataError, IoFailure, NotFoundError, UsageError
 from coldstart_fs.build import index_image
 from coldstart_fs.sources import archive as archive_module
-from coldstart_fs.store import Store, open_store
+from coldstart_fs.store import Store
+from coldstart_fs.store_url import open_store
 from conftest import Coldstart
 from fs.conformance.raw_tar import RawTar
 from image_builder import Layer, image_facts, write_layout

@@ -20,7 +20,8 @@ from coldstart_fs.folder_store import FolderStore
 from coldstart_fs.names import index_key, locator_key, ref_key
 from coldstart_fs.opened import opened_image
 from coldstart_fs.references import resolve_image
-from coldstart_fs.store import Store, open_store
+from coldstart_fs.store import Store
+from coldstart_fs.store_url import open_store
 from conftest import wait_until
 from image_builder import image_facts
 
@@ -261,7 +262,7 @@ def test_a_killed_indexing_leaves_nothing_that_the_next_one_minds(
         "import pathlib, signal, sys\n"
         "from coldstart_fs.build import index_image\n"
         "from coldstart_fs.progress import Progress\n"
-        "from coldstart_fs.store import open_store\n"
+        "from coldstart_fs.store_url import open_store\n"
         "class Stop(Progress):\n"
         "    def __call__(self, text):\n"
         "        if text == 'writing packs':\n"

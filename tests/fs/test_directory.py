@@ -15,7 +15,8 @@ from coldstart_cli.errors import DataError, NotFoundError, UsageError
 from coldstart_fs.build import IndexReport, index_image
 from coldstart_fs.entry import Entry
 from coldstart_fs.sources.directory import Directory
-from coldstart_fs.store import Store, open_store
+from coldstart_fs.store import Store
+from coldstart_fs.store_url import open_store
 from image_builder import Steps, folder_facts, image_facts
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes device nodes and foreign owners")

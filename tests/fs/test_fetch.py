@@ -19,7 +19,7 @@ from coldstart_fs.folder_store import FolderStore
 from coldstart_fs.images import open_image
 from coldstart_fs.locator import Locator
 from coldstart_fs.names import pack_key
-from coldstart_fs.store import open_store
+from coldstart_fs.store_url import open_store
 
 CHUNK = 131072
 

@@ -22,7 +22,8 @@ from coldstart_fs.images import list_images, open_image
 from coldstart_fs.kernel_mounts import unmount_now
 from coldstart_fs.names import index_key, locator_key
 from coldstart_fs.references import list_names, resolve_image
-from coldstart_fs.store import Store, open_store
+from coldstart_fs.store import Store
+from coldstart_fs.store_url import open_store
 from image_builder import image_facts
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, makes devices, takes another user's place")

@@ -17,7 +17,8 @@ from coldstart_fs.image_copy import CopyReport, Packs, copy_image
 from coldstart_fs.names import digest_text, index_key, locator_key
 from coldstart_fs.pack import PackWriter
 from coldstart_fs.references import list_names, resolve_image, write_ref
-from coldstart_fs.store import Store, open_store
+from coldstart_fs.store import Store
+from coldstart_fs.store_url import open_store
 from conftest import wait_until
 from fs.conftest import Bucket
 from fs.mounts import flip, small_disk
@@ -269,7 +270,7 @@ def test_a_full_disk_is_named_and_leaves_no_image(
 SCRIPT = """
 import pathlib, signal, sys, threading
 from coldstart_fs import image_copy
-from coldstart_fs.store import open_store
+from coldstart_fs.store_url import open_store
 
 fetch, lock, begun = image_copy._fetch, threading.Lock(), []
 

@@ -17,7 +17,7 @@ from coldstart_fs.build import index_image
 from coldstart_fs.findings import RULES, Finding
 from coldstart_fs.lint import LintReport, lint_image
 from coldstart_fs.opened import opened_image
-from coldstart_fs.store import open_store
+from coldstart_fs.store_url import open_store
 from image_builder import Layer, write_layout
 
 TAG = sys.implementation.cache_tag

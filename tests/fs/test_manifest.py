@@ -14,7 +14,8 @@ import pytest
 
 from coldstart_cli.errors import DataError, NotFoundError
 from coldstart_fs.build import IndexReport, index_image
-from coldstart_fs.store import Store, open_store
+from coldstart_fs.store import Store
+from coldstart_fs.store_url import open_store
 from image_builder import (
     Layer,
     OciImage,

@@ -16,7 +16,7 @@ from coldstart_cli.errors import (
     UsageError,
 )
 from coldstart_fs.object_clients import Location
-from coldstart_fs.store import open_store
+from coldstart_fs.store_url import open_store
 from fs import servers
 from fs.conftest import Bucket
 from fs.servers import FaultyServer, nginx

@@ -24,7 +24,8 @@ from coldstart_cli.errors import (
     UnreachableError,
 )
 from coldstart_fs.references import list_names, resolve_image, write_ref
-from coldstart_fs.store import MARKER, MARKER_CONTENT, Store, open_store
+from coldstart_fs.store import MARKER, MARKER_CONTENT, Store
+from coldstart_fs.store_url import open_store
 from conftest import wait_until
 from fs import servers
 from fs.conftest import Bucket
@@ -328,7 +329,7 @@ def test_a_signal_is_heard_while_a_server_is_silent(
     monkeypatch.setenv("AWS_ENDPOINT_URL", faulty.url)
     faulty.fault = servers.silence
     call = {"get": "store.get('refs/a')", "put": "store.put_bytes('refs/a', b'x')"}[str(act)]
-    script = f"from coldstart_fs.store import open_store\nstore = open_store('s3://bucket/x')\n{call}\n"
+    script = f"from coldstart_fs.store_url import open_store\nstore = open_store('s3://bucket/x')\n{call}\n"
     child = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE)
     try:
         wait_until(lambda: bool(faulty.requests), "the request")

@@ -22,7 +22,8 @@ from coldstart_fs.build import IndexReport, index_image
 from coldstart_fs.index import Index
 from coldstart_fs.names import index_key
 from coldstart_fs.sources.compression import decompressed
-from coldstart_fs.store import Store, open_store
+from coldstart_fs.store import Store
+from coldstart_fs.store_url import open_store
 from image_builder import (
     Layer,
     OciImage,

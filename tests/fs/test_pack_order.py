@@ -19,7 +19,8 @@ from coldstart_fs.index import Index
 from coldstart_fs.locator import RECORD, Locator
 from coldstart_fs.names import digest_text, index_key, locator_key
 from coldstart_fs.pack import FOOTER
-from coldstart_fs.store import Store, open_store
+from coldstart_fs.store import Store
+from coldstart_fs.store_url import open_store
 from coldstart_fs.trace import Read, Trace
 from image_builder import Layer, folder_facts, image_facts, write_layout
 
@@ -232,7 +233,7 @@ def test_hash_seeds_do_not_reach_the_store(tmp_path: Path) -> None:
     for seed in ("0", "1", "777"):
         script = (
             "import sys\nfrom coldstart_fs.build import index_image\n"
-            "from coldstart_fs.store import open_store\n"
+            "from coldstart_fs.store_url import open_store\n"
             "index_image('oci:' + sys.argv[1], store=open_store(sys.argv[2], create=True), name='n')\n"
         )
         folder = tmp_path / seed

@@ -31,7 +31,8 @@ from coldstart_fs.build import index_image
 from coldstart_fs.progress import Progress
 from coldstart_fs.sources import pull, skopeo
 from coldstart_fs.sources.reference import parse_registry_reference
-from coldstart_fs.store import Store, open_store
+from coldstart_fs.store import Store
+from coldstart_fs.store_url import open_store
 from conftest import Coldstart, wait_until
 from fs.registry import (
     PASSWORD,

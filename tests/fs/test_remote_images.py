@@ -16,7 +16,8 @@ from coldstart_fs.chunk import Compression
 from coldstart_fs.images import list_images, open_image
 from coldstart_fs.names import digest_text, index_key, locator_key, ref_key
 from coldstart_fs.references import resolve_image
-from coldstart_fs.store import Store, open_store
+from coldstart_fs.store import Store
+from coldstart_fs.store_url import open_store
 from fs import servers
 from fs.conftest import Bucket
 from fs.mounts import Lab, flip, forget_pages, small_disk

@@ -16,7 +16,7 @@ from coldstart_fs.build import index_image
 from coldstart_fs.images import list_images
 from coldstart_fs.names import digest_text, parse_digest
 from coldstart_fs.references import resolve_image
-from coldstart_fs.store import open_store
+from coldstart_fs.store_url import open_store
 from conftest import Coldstart, wait_until
 from fs.conftest import Bucket
 from fs.mounts import small_disk
@@ -40,7 +40,7 @@ import pathlib, signal, sys, threading
 from coldstart_fs.build import index_image
 from coldstart_fs.object_store import ObjectStore
 from coldstart_fs.pack import PackWriter
-from coldstart_fs.store import open_store
+from coldstart_fs.store_url import open_store
 
 source, url, stop_after, here = sys.argv[1], sys.argv[2], int(sys.argv[3]), pathlib.Path(sys.argv[4])
 PackWriter.__init__.__kwdefaults__["full_bytes"] = 1 << 20

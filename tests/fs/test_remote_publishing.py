@@ -15,7 +15,8 @@ from coldstart_cli.errors import DataError
 from coldstart_fs.build import index_image
 from coldstart_fs.folder_store import FolderStore
 from coldstart_fs.pack import PackWriter
-from coldstart_fs.store import PutReport, open_store
+from coldstart_fs.store import PutReport
+from coldstart_fs.store_url import open_store
 from image_builder import Layer, Steps, image_facts, write_layout
 
 PACK_BYTES = 200_000

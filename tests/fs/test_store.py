@@ -20,7 +20,8 @@ from coldstart_cli.errors import (
 )
 from coldstart_fs.names import digest_text, index_key, parse_digest
 from coldstart_fs.references import list_names, resolve_image, write_ref
-from coldstart_fs.store import Store, open_store
+from coldstart_fs.store import Store
+from coldstart_fs.store_url import open_store
 
 DIGEST = bytes(range(32))
 

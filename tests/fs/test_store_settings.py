@@ -8,7 +8,8 @@ import pytest
 
 from coldstart_cli.errors import ColdstartError, ConfigError, UsageError
 from coldstart_fs.object_store import ObjectStore
-from coldstart_fs.store import Store, open_store
+from coldstart_fs.store import Store
+from coldstart_fs.store_url import open_store
 from fs import servers
 
 KINDS = {"AWS": "s3://bucket/x", "GOOGLE": "gs://bucket/x", "AZURE": "az://container/x"}

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from coldstart_cli.errors import ColdstartError
 from coldstart_fs.build import index_image
-from coldstart_fs.store import Store, open_store
+from coldstart_fs.store import Store
+from coldstart_fs.store_url import open_store
 from fs.conformance.mutations import write_mutated
 from image_builder import image_facts
 
