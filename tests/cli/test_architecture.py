@@ -23,7 +23,7 @@ FLOORS = {
     "coldstart_commands": 4,
 }
 # the one door between two rooms of a floor: snapshots keep to the store's door
-DOORS = {("coldstart_snapshot", "coldstart_fs.store"), ("coldstart_snapshot", "coldstart_fs.store_url")}
+DOORS = {("coldstart_snapshot", "coldstart_fs.store")}
 # the shell: what prints, parses arguments and ends the process
 SHELL = {f"coldstart_cli/{name}.py" for name in ("app", "entry", "printer", "signals")}
 OUTSIDE = {"subprocess", "pty", "multiprocessing", "popen2"}
