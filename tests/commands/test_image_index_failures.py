@@ -7,8 +7,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from coldstart_fs.build import index_image
 from coldstart_fs.store import Store
 from coldstart_fs.store_url import open_store
 from conftest import Coldstart
+from fs.mounts import small_disk
 from image_builder import Layer, Steps, image_facts, write_layout
 
 
@@ -29,20 +28,6 @@ def layout(tmp_path: Path) -> Path:
     for name in ("d", "c", "b", "a"):
         first.file(name, os.urandom(6_000_000))
     return write_layout(tmp_path / "layout", [first, second], compression="zstd").folder
-
-
-@contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    folder.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder], check=False, timeout=20
-    )
-    if made.returncode:
-        pytest.skip("cannot mount a small tmpfs")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True, timeout=20)
 
 
 def assert_nothing_published(store: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 
@@ -19,14 +18,6 @@ BUSES = ("0000:1a:00.0", "0000:1b:00.0")
 
 def gpu(index: int, **more: object) -> GpuFacts:
     return GpuFacts(index, uuid=f"GPU-{index}", pci_bus_id=BUSES[index], **more)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuDriver:
-    driver = GpuDriver(tmp_path)
-    for name, value in driver.environment.items():
-        monkeypatch.setenv(name, value)
-    return driver
 
 
 def copies(driver: GpuDriver, *lines: str, deadline_seconds: float = 60) -> tuple[CopyResult, ...]:

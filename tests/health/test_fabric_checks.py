@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from coldstart_health.fabric_checks import fabric_findings, has_fabric
@@ -14,14 +12,6 @@ from stand_ins.gpu_driver import GpuDriver
 
 NO_SWITCHES = FabricFacts(0, manager_running=False, in_container=False)
 BAD = "GPU-00000000-0000-0000-0000-000000000001"
-
-
-@pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuDriver:
-    driver = GpuDriver(tmp_path)
-    for name, value in driver.environment.items():
-        monkeypatch.setenv(name, value)
-    return driver
 
 
 def found(driver: GpuDriver, *lines: str, facts: FabricFacts = NO_SWITCHES) -> list[tuple[str, Verdict, str]]:

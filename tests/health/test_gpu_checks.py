@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from coldstart_health.gpu_checks import duplicate_findings, gpu_findings, model_findings
@@ -16,14 +14,6 @@ from stand_ins.gpu_driver import GpuDriver
 
 UPTIME_SECONDS = 20 * 3600.0
 BAD = 1  # the GPU that gets the fault; its equals stand beside it
-
-
-@pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuDriver:
-    driver = GpuDriver(tmp_path)
-    for name, value in driver.environment.items():
-        monkeypatch.setenv(name, value)
-    return driver
 
 
 def findings(driver: GpuDriver, *lines: str) -> tuple[list[Finding], list[Finding]]:

@@ -40,14 +40,6 @@ def quiet_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
 
 
-@pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuDriver:
-    driver = GpuDriver(tmp_path)
-    for name, value in driver.environment.items():
-        monkeypatch.setenv(name, value)
-    return driver
-
-
 def quick(expect: int | None = None, **settings: Scalar) -> HealthReport:
     return checks.quick_check(configuration.load({"health.expect_gpus": expect, **settings}))
 
