@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+from coldstart_host.kernel import boot_id
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Moment:
 def now() -> Moment:
     """This boot, its age, and what the clock on the wall says."""
     return Moment(
-        boot_id=_BOOT_ID.read_text("ascii").strip(),
+        boot_id=boot_id(),
         boottime_seconds=round(time.clock_gettime(time.CLOCK_BOOTTIME), 3),
         utc=datetime.now(UTC).isoformat(timespec="seconds"),
     )

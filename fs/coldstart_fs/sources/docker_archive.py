@@ -5,22 +5,17 @@ Their layers have no digests of their own; the configuration's `diff_ids` verify
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeGuard
 
 from coldstart_cli.errors import DataError, NotFoundError, near_matches_hint
-from coldstart_fs.entry import Entry
-from coldstart_fs.sources import Keep, Progress
 from coldstart_fs.sources.archive import Archive
 from coldstart_fs.sources.blob import LARGEST_DOCUMENT_BYTES, Blob, parse, plain_document
 from coldstart_fs.sources.image import Image
 from coldstart_fs.sources.manifest import listed
-from coldstart_fs.sources.oci import open_layout
-from coldstart_fs.sources.platforms import Platform
-from coldstart_fs.sources.reference import familiar_name, split_tag
+from coldstart_fs.sources.oci import ImageArchive, open_layout
+from coldstart_fs.sources.reference import familiar_name
 
 _NAMED_BY_DIGEST = re.compile(r"(?:.*[/:])?([0-9a-f]{64})(?:\.json)?")
 _BLOB = re.compile(r"(?:\./)?blobs/sha256/([0-9a-f]{64})")
@@ -35,33 +30,18 @@ class _Saved:
     names: tuple[str, ...]
 
 
-class DockerArchive:
+class DockerArchive(ImageArchive):
     """One image of an archive, `FILE[:REF|:@INDEX]`."""
-
-    def __init__(self, rest: str, platform: Platform | None) -> None:
-        self.notes: list[str] = []
-        self.configuration: dict[str, Any] = {}
-        path, self._reference = split_tag(rest, os.path.isfile)
-        self._path = Path(path)
-        self._platform = platform
-        Archive.check(self._path)
-
-    def read(self, keep: Keep, chunk_bytes: int, progress: Progress, scratch: Path) -> Entry:
-        del chunk_bytes
-        with Archive.open(self._path, scratch, progress) as archive:
-            image, layers = self._open(archive)
-            self.configuration, self.notes = image.configuration, image.notes
-            return image.read(layers, sum(layer.size_bytes for layer in layers), keep, progress)
 
     def _open(self, archive: Archive) -> tuple[Image, list[Blob]]:
         shown = f"docker-archive:{self._path}"
         if archive.find("manifest.json") is None:
             if archive.find("oci-layout") is not None:  # as `docker save` of several platforms
-                return open_layout(archive, self._reference, self._platform, shown)
+                return open_layout(archive, self._tag, self._platform, shown)
             old = archive.find("repositories") is not None
             what = "it is of Docker before 1.10" if old else "`manifest.json` is missing"
             raise DataError(f"not an archive that can be read, {what}: {self._path}")
-        saved = _choose(_saved(archive), self._reference, shown)
+        saved = _choose(_saved(archive), self._tag, shown)
         layers = _layers(archive, saved)
         image = Image(_configuration(archive, saved.configuration), len(layers), archive.shown)
         image.require(self._platform)

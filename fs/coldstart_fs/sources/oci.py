@@ -40,8 +40,8 @@ class OciLayout:
         return image.read(layers, sum(layer.size_bytes for layer in layers), keep, progress)
 
 
-class OciArchive:
-    """One image of a layout in a tar file, `FILE[:TAG]`."""
+class ImageArchive:
+    """One image of a tar file; what names it there, its kind knows."""
 
     def __init__(self, rest: str, platform: Platform | None) -> None:
         self.notes: list[str] = []
@@ -54,9 +54,19 @@ class OciArchive:
     def read(self, keep: Keep, chunk_bytes: int, progress: Progress, scratch: Path) -> Entry:
         del chunk_bytes
         with Archive.open(self._path, scratch, progress) as archive:
-            image, layers = open_layout(archive, self._tag, self._platform, f"oci-archive:{self._path}")
+            image, layers = self._open(archive)
             self.configuration, self.notes = image.configuration, image.notes
             return image.read(layers, sum(layer.size_bytes for layer in layers), keep, progress)
+
+    def _open(self, archive: Archive) -> tuple[Image, list[Blob]]:
+        raise NotImplementedError
+
+
+class OciArchive(ImageArchive):
+    """One image of a layout in a tar file, `FILE[:TAG]`."""
+
+    def _open(self, archive: Archive) -> tuple[Image, list[Blob]]:
+        return open_layout(archive, self._tag, self._platform, f"oci-archive:{self._path}")
 
 
 class _Documents:
