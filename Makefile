@@ -3,7 +3,8 @@
 .NOTPARALLEL:
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 PYTHON := .venv/bin/python
-PYTEST := $(SUDO) .venv/bin/pytest
+# as many at a time as there are processors, four at most: each may start servers, mounts and containers
+PYTEST := $(SUDO) .venv/bin/pytest -n logical --maxprocesses 4
 
 .PHONY: help setup demo check test test-full generate bench build clean
 
@@ -27,6 +28,7 @@ test: check ## the whole suite, without the slow proofs
 	$(PYTEST)
 
 test-full: check ## the suite with the slow proofs
+	@tools/setup.sh --full
 	$(PYTEST) --full
 
 generate: setup ## write completions and man pages again

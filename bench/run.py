@@ -15,12 +15,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from indexing import index_sizes, indexing_rows
+from planning import planning_rows
+from replay import replay_rows
+from snapshots import all_snapshot_rows
+from stand import image_server
+from starts import start_rows
 from table import Row, show
+from torch_image import IMPORT_TORCH, torch_layout
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 COLDSTART = str(CHECKOUT / ".venv" / "bin" / "coldstart")
 PYTHON = str(CHECKOUT / ".venv" / "bin" / "python")
 LAYOUT = CHECKOUT / ".demo" / "image"
+TORCH_LAYOUT = CHECKOUT / ".bench" / "torch-image"
 IMPORT = "import numpy, cv2"
 
 
@@ -107,7 +114,7 @@ class Bench:
             self.folder / "state" / "store" / "images" / f"{report['digest'].removeprefix('blake3:')}.index"
         )
         code = (
-            "import sys, time, pathlib; from coldstart_fs.index import Index; a = time.perf_counter();"
+            "import sys, time, pathlib; from coldstart_fs.format.index import Index; a = time.perf_counter();"
             "Index.open(pathlib.Path(sys.argv[1])); print(time.perf_counter() - a)"
         )
 
@@ -119,14 +126,49 @@ class Bench:
 
         return Row("index open, 200,000 entries", self.repeat(once), [], "<= 5 ms")
 
-    def mount(self) -> Row:
+    def mount(self) -> list[Row]:
         def once() -> float:
             started = time.monotonic()
             with self.mounted() as root:
                 os.stat(root / "usr")
                 return time.monotonic() - started
 
-        return Row("mount to first stat", self.repeat(once), [], "<= 0.6 s")
+        plain = self.repeat(once)
+        with image_server(self.environment):
+            forked, inside = self.repeat(once), self.mounts_inside()
+        return [
+            Row("mount to first stat", plain, [], "<= 0.6 s"),
+            Row("mount to first stat, image serve", forked, plain),
+            Row("the same without the command's start", inside, plain),
+        ]
+
+    def mounts_inside(self) -> list[float]:
+        """Mounts of a process that has started long ago, as a launcher of containers is."""
+        code = """
+import json, os, sys, time
+from pathlib import Path
+from coldstart_fs.mounts.mount import MountRequest, mount_detached, unmount
+folder, point = Path(sys.argv[1]), Path(sys.argv[2])
+request = MountRequest("ocr", point, str(folder / "state/store"), folder / "cache", folder / "run")
+taken = []
+for _ in range(int(sys.argv[3])):
+    started = time.monotonic()
+    mount_detached(request)
+    os.stat(point / "usr")
+    taken.append(time.monotonic() - started)
+    unmount(point, run_folder=folder / "run")
+print(json.dumps(taken))
+"""
+        done = subprocess.run(
+            [PYTHON, "-c", code, str(self.folder), str(self.mountpoint), str(self.runs)],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=True,
+        )
+        taken: list[float] = json.loads(done.stdout)
+        return taken
 
     def find(self, native: Path) -> list[Row]:
         again: list[float] = []
@@ -216,18 +258,20 @@ def serving_rows(layout: Path, folder: Path, runs: int) -> list[Row]:
         capture_output=True,
     )
     native = folder / "native" / "rootfs"
-    rows = [bench.help(), bench.index_open(), bench.mount(), *bench.find(native), *bench.read(native)]
+    rows = [bench.help(), bench.index_open(), *bench.mount(), *bench.find(native), *bench.read(native)]
     return [*rows, bench.imports(native), *bench.launch()]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--part", choices=["all", "health", "indexing", "serving"], default="all")
+    parts = ["all", "health", "indexing", "serving", "starts", "snapshots", "replay", "plan"]
+    parser.add_argument("--part", choices=parts, default="all")
+    parser.add_argument("--torch", action="store_true", help="first starts of the image with torch, too")
     parser.add_argument("--image", type=Path, default=LAYOUT, help="OCI layout with the tag `latest`")
     arguments = parser.parse_args()
     layout: Path = arguments.image
-    if layout == LAYOUT and arguments.part != "health":
+    if layout == LAYOUT and arguments.part not in {"health", "replay", "plan"}:
         build = CHECKOUT / "examples" / "ocr" / "build-image.sh"
         subprocess.run([build, LAYOUT], check=True, timeout=1800)
     runs = max(1, arguments.runs)
@@ -240,6 +284,24 @@ def main() -> int:
             print(index_sizes(layout, Path(name)))
         if arguments.part in {"all", "serving"}:
             rows += serving_rows(layout, Path(name), runs)
+        if arguments.part in {"all", "starts"}:
+            place = Path(name) / "starts"
+            place.mkdir()
+            rows += start_rows(layout, place, runs)
+            if arguments.torch:
+                place = Path(name) / "torch"
+                place.mkdir()
+                rows += start_rows(torch_layout(layout, TORCH_LAYOUT), place, runs, IMPORT_TORCH)
+        if arguments.part in {"all", "snapshots"}:
+            place = Path(name) / "snapshots"
+            place.mkdir()
+            rows += all_snapshot_rows(layout, place, runs)
+        if arguments.part in {"all", "replay"}:
+            rows += replay_rows(COLDSTART, Path(name), runs)
+        if arguments.part in {"all", "plan"}:
+            place = Path(name) / "plan"
+            place.mkdir()
+            rows += planning_rows(place, runs)
     show(rows)
     return 0
 

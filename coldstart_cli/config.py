@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,24 +13,12 @@ from typing import Any
 
 from coldstart_cli import paths
 from coldstart_cli.errors import ConfigError, UsageError, near_matches_hint
+from coldstart_cli.own_folders import require_own_folder
+from coldstart_cli.settings import SETTINGS, Scalar, Setting
 
-Scalar = str | int | float | bool | None
+__all__ = ["SETTINGS", "Config", "Scalar", "Setting", "Value", "environment_reference", "load"]
 
-
-@dataclass(frozen=True)
-class Setting:
-    """One configurable value. Its TOML key may be dotted; `default` is computed when it is needed."""
-
-    key: str
-    kind: type[str | int | float | bool]
-    meaning: str
-    default: Callable[[], Scalar]
-    since: str = "0.1.0"
-    folder: bool = False
-
-    @property
-    def variable(self) -> str:
-        return "COLDSTART_" + self.key.upper().replace(".", "_")
+_LARGEST_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -39,108 +27,6 @@ class Value:
     source: str
 
 
-def _text(value: str) -> Callable[[], Scalar]:
-    return lambda: value
-
-
-def _number(value: float) -> Callable[[], Scalar]:
-    return lambda: value
-
-
-def _switch(value: bool) -> Callable[[], Scalar]:
-    return lambda: value
-
-
-def _nothing() -> Scalar:
-    return None
-
-
-SETTINGS: tuple[Setting, ...] = (
-    Setting(
-        "state_dir",
-        str,
-        "folder for snapshots, the default store and quarantine",
-        lambda: str(paths.default_state_folder()),
-        folder=True,
-    ),
-    Setting(
-        "cache_dir",
-        str,
-        "folder for chunks that can be fetched again",
-        lambda: str(paths.default_cache_folder()),
-        folder=True,
-    ),
-    Setting(
-        "run_dir",
-        str,
-        "folder for locks, sockets and mount records",
-        lambda: str(paths.default_run_folder()),
-        folder=True,
-    ),
-    Setting(
-        "store",
-        str,
-        "image store: a folder or a URL (file, http, https, s3, gs, az); default `store` in the state folder",
-        _nothing,
-    ),
-    Setting(
-        "lock_wait_seconds", float, "how long to wait for a lock that another process holds", _number(0.0)
-    ),
-    Setting("programs.criu", str, "criu program, name or path", _text("criu")),
-    Setting("programs.runc", str, "runc program, name or path", _text("runc")),
-    Setting("programs.skopeo", str, "skopeo program, name or path", _text("skopeo")),
-    Setting(
-        "programs.cuda_checkpoint", str, "cuda-checkpoint program, name or path", _text("cuda-checkpoint")
-    ),
-    Setting("programs.dcgmi", str, "DCGM's dcgmi program, name or path", _text("dcgmi")),
-    Setting("programs.journalctl", str, "systemd's journalctl program, name or path", _text("journalctl")),
-    Setting(
-        "health.kernel_log",
-        str,
-        "kernel log: a device like /dev/kmsg, `journal`, or `none` to judge without it",
-        _text("/dev/kmsg"),
-    ),
-    Setting("health.expect_gpus", int, "GPUs this host should have; unset: what the last boot had", _nothing),
-    Setting(
-        "health.inventory",
-        str,
-        "file with the GPUs this host should have, as `inventory.json` in the state folder; unset: none",
-        _nothing,
-    ),
-    Setting(
-        "health.warn_percent", float, "CPU, memory or disk use that makes a host degraded", _number(80.0)
-    ),
-    Setting(
-        "health.fail_percent",
-        float,
-        "CPU, memory or disk use that takes a host out; above 100: none does",
-        _number(90.0),
-    ),
-    Setting(
-        "health.auto_release",
-        bool,
-        "whether a GPU leaves the quarantine without a person, once its cause is shown to be gone",
-        _switch(True),
-    ),
-    Setting(
-        "health.clean_runs",
-        int,
-        "clean runs in a row that release a GPU which a person should look at; at least 1",
-        _number(3),
-    ),
-    Setting(
-        "health.clean_interval_seconds", float, "least time between two clean runs that count", _number(60.0)
-    ),
-    Setting(
-        "health.repair_limit",
-        int,
-        "resets, or reboots, within the window after which a GPU is to be replaced; 0: no limit",
-        _number(2),
-    ),
-    Setting("health.repair_window_days", float, "how long a reset or a reboot counts", _number(30.0)),
-    Setting("snapshot.create_timeout_seconds", float, "deadline of one criu dump", _number(600.0)),
-    Setting("snapshot.restore_timeout_seconds", float, "deadline of one criu restore", _number(600.0)),
-)
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
 
 
@@ -149,6 +35,7 @@ class Config:
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         self._values = dict(values)
+        self._own_folders: dict[str, Path] = {}
 
     def value(self, key: str) -> Value:
         if key not in self._values:
@@ -179,22 +66,59 @@ class Config:
         given = {key: Value(value, source) for key, value in values.items() if key in _BY_KEY}
         return Config({**self._values, **given})
 
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self.value(key).value
+        assert isinstance(value, tuple)
+        return value
+
+    def switch(self, key: str) -> bool:
+        value = self.value(key).value
+        assert isinstance(value, bool)
+        return value
+
     @property
     def state_folder(self) -> Path:
-        return Path(self.text("state_dir"))
+        return self._own_folder("state_dir")
 
     @property
     def cache_folder(self) -> Path:
-        return Path(self.text("cache_dir"))
+        return self._own_folder("cache_dir")
 
     @property
     def run_folder(self) -> Path:
-        return Path(self.text("run_dir"))
+        """With symlinks followed, such as /var/run: the mount table has no other names."""
+        return Path(os.path.realpath(self._own_folder("run_dir")))
+
+    def _own_folder(self, key: str) -> Path:
+        """Looked at once, before anything there is used; see `require_own_folder`."""
+        if key not in self._own_folders:
+            self._own_folders[key] = require_own_folder(Path(self.text(key)), key)
+        return self._own_folders[key]
+
+    @property
+    def pool_supply_table(self) -> Path:
+        """The table as configured, else `pool/supply.csv` below the state folder."""
+        configured = self.optional_text("pool.supply_table")
+        return Path(configured) if configured else self.state_folder / "pool" / "supply.csv"
 
     @property
     def store(self) -> str:
         """The store as configured, else the `store` folder below the state folder."""
         return self.optional_text("store") or str(self.state_folder / "store")
+
+    @property
+    def named_store(self) -> str:
+        """The same, to be named and not to be used: nobody looks at its folder."""
+        return self.optional_text("store") or str(Path(self.text("state_dir")) / "store")
+
+    def environment(self) -> dict[str, str]:
+        """Variables that give another `coldstart` the settings of this one, defaults left out."""
+        values = {setting: value for setting, value in self.items() if value.source != "default"}
+        return {
+            setting.variable: str(value.value).lower() if setting.kind is bool else str(value.value)
+            for setting, value in values.items()
+            if value.value is not None
+        }
 
     def items(self) -> list[tuple[Setting, Value]]:
         return [(setting, self.value(setting.key)) for setting in SETTINGS]
@@ -247,7 +171,11 @@ def _files(config_file: Path | None) -> list[tuple[Path, bool]]:
 
 def _read_file(path: Path, *, required: bool) -> dict[str, Value]:
     try:
-        document = tomllib.loads(path.read_text("utf-8"))
+        with path.open("rb") as stream:  # a pipe or /dev/null will do
+            content = stream.read(_LARGEST_BYTES + 1)
+        if len(content) > _LARGEST_BYTES:
+            raise ConfigError(f"configuration file is larger than {_LARGEST_BYTES} bytes: {path}")
+        document = tomllib.loads(content.decode("utf-8"))
     except FileNotFoundError as error:
         if required:
             raise ConfigError(f"configuration file does not exist: {path}") from error
@@ -273,10 +201,12 @@ def _check(path: Path, key: str, value: object) -> Scalar:
         raise ConfigError(f"unknown key in {path}: {key}", hint=near_matches_hint(key, _BY_KEY))
     if setting.kind is float and type(value) is int:
         value = float(value) if abs(value) < 2**1000 else math.inf  # TOML's integers have no end here
+    if setting.kind is tuple and isinstance(value, list) and all(isinstance(text, str) for text in value):
+        value = tuple(value)
     # a bool is an int to isinstance; nan and inf would turn a deadline into none
     if type(value) is not setting.kind or (isinstance(value, float) and not math.isfinite(value)):
         raise ConfigError(f"wrong type in {path}: {key} must be {_KIND_NAMES[setting.kind]}")
-    assert isinstance(value, str | int | float)
+    assert isinstance(value, str | int | float | tuple)
     if demand := _unmet(setting, value):
         raise ConfigError(f"wrong value in {path}: {key} must be {demand}: {value}")
     return value
@@ -286,7 +216,8 @@ def _check_flag(setting: Setting, value: Scalar) -> Scalar:
     if setting.folder and value:  # a person means the folder below the current one
         value = os.path.abspath(str(value))
     if demand := _unmet(setting, value):
-        raise UsageError(f"wrong value on the command line: {setting.key} must be {demand}: {value}")
+        shown = " ".join(map(repr, value)) if isinstance(value, tuple) else value
+        raise UsageError(f"wrong value on the command line: {setting.key} must be {demand}: {shown}")
     return value
 
 
@@ -294,7 +225,7 @@ def _unmet(setting: Setting, value: Scalar) -> str | None:
     """What the value should be and is not."""
     if setting.folder and not os.path.isabs(str(value)):
         return "an absolute path"
-    if value == "":
+    if value == "" or (isinstance(value, tuple) and "" in value):
         return "something, not empty"
     if isinstance(value, int | float) and not 0 <= value < math.inf:
         return "a number, not negative"
@@ -306,6 +237,8 @@ def _parse(setting: Setting, text: str) -> Scalar:
     with suppress(ValueError):
         if setting.kind is str:
             value = text
+        elif setting.kind is tuple:
+            value = tuple(text.split())
         elif setting.kind is bool:
             value = {"1": True, "true": True, "0": False, "false": False}.get(text.lower())
         elif setting.kind is int:
@@ -326,4 +259,5 @@ _KIND_NAMES: dict[type, str] = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
+    tuple: "a list of texts",
 }

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from coldstart_cli.errors import BusyError, CannotCreateError, IoFailure, PermissionNeededError
+from coldstart_cli.regular import open_own
 
 _LOCK_POLL_SECONDS = 0.05
 
@@ -38,6 +39,21 @@ def make_directory(path: Path, *, mode: int = 0o755) -> Path:
         ) from error
     except OSError as error:
         raise CannotCreateError(f"cannot create folder: {path}: {error.strerror}") from error
+    return path
+
+
+def make_private(path: Path) -> Path:
+    """Create a folder for us alone; one of ours that others may look into is closed to them."""
+    make_directory(path.parent)
+    make_directory(path, mode=0o700)
+    with suppress(OSError):  # somebody else's, or of a file system without modes
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            if status.st_uid == os.geteuid() and status.st_mode & 0o077:
+                os.fchmod(descriptor, 0o700)
+        finally:
+            os.close(descriptor)
     return path
 
 
@@ -73,7 +89,7 @@ def atomic_writer(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
     fsync_directory(path.parent)
 
 
-def atomic_write(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+def atomic_write(path: Path, content: bytes | bytearray, *, mode: int = 0o644) -> None:
     """Replace `path` with `content` whole: temp file, fsync, rename, fsync of the folder."""
     with atomic_writer(path, mode=mode) as stream:
         stream.write(content)
@@ -98,7 +114,9 @@ def remove_tree(path: Path) -> None:
 
 def mounts_below(path: Path) -> list[str]:
     """Mount points at or below `path`, deepest first, without touching the file systems themselves."""
-    prefix = os.path.abspath(path)
+    # the table has no symlinks; the last name may be a mount that hangs, and is not asked
+    absolute = Path(os.path.abspath(path))
+    prefix = os.path.join(os.path.realpath(absolute.parent), absolute.name)
     found = []
     for fields in mountinfo():
         point = unescape_mountinfo(fields[4])
@@ -158,9 +176,8 @@ def exclusive_lock(path: Path, *, wait_seconds: float = 0.0, shared: bool = Fals
 
 def _open_lock(path: Path) -> int:
     try:
-        # close-on-exec keeps a child from holding the lock after we are gone; a link is not followed: root
-        # would make the file that it names
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        # close-on-exec keeps a child from holding the lock after we are gone; who may open it could hold it
+        return open_own(path, os.O_RDWR | os.O_CREAT, owner=path.parent.stat().st_uid)
     except PermissionError as error:
         raise PermissionNeededError(
             f"cannot create lock `{path}`: {error.strerror}", hint="run as root, or choose another run_dir"
@@ -195,7 +212,22 @@ def _holder(descriptor: int) -> str:
     with suppress(OSError):
         if holder := os.pread(descriptor, 4096, 0).decode("utf-8", "replace").strip():
             return holder
+    with suppress(OSError, ValueError):  # who shares a lock, or took it with another program
+        if pid := _pid_of_holder(descriptor):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace")
+            return f"pid {pid}: {' '.join(command.split(chr(0))).strip()[:512]}"
     return "unknown process"
+
+
+def _pid_of_holder(descriptor: int) -> int:
+    """The first process that the kernel names for an flock on the file; 0 where it names none of ours."""
+    status = os.fstat(descriptor)
+    file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    for line in Path("/proc/locks").read_text("ascii", "replace").splitlines():
+        fields = line.split()
+        if "->" not in fields and fields[1] == "FLOCK" and fields[5] == file:
+            return max(0, int(fields[4]))
+    return 0
 
 
 def _name_holder(descriptor: int, text: str) -> None:

@@ -100,6 +100,14 @@ class Printer:
             ).rstrip()
             print(self._paint(line, "bold", self._stdout) if number == 0 else line, file=self._stdout)
 
+    def can_show(self, text: str) -> bool:
+        """Whether stdout's encoding has these characters: a plain locale has no block elements."""
+        try:
+            text.encode(getattr(self._stdout, "encoding", None) or "utf-8")
+        except UnicodeEncodeError:
+            return False
+        return True
+
     # --- the conversation, on stderr ---
 
     def note(self, text: str) -> None:

@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from coldstart_cli.errors import BusyError, ColdstartError, UnavailableError
+
+if TYPE_CHECKING:
+    from coldstart_cli.origin import Origin
 
 _OUTPUT_LIMIT_BYTES = 8 << 20
 _LOG_LIMIT_BYTES = 16 << 20
@@ -33,8 +36,12 @@ Program = subprocess.Popen[bytes]
 INSTALL_HINTS: dict[str, str] = {
     "criu": "run `make setup`, or install criu 4.2 or newer and name it in `programs.criu`",
     "runc": "apt-get install --no-install-recommends runc",
+    "minisign": "apt-get install --no-install-recommends minisign",
     "skopeo": "apt-get install --no-install-recommends skopeo",
     "fusermount3": "apt-get install --no-install-recommends fuse3",
+    "ip": "apt-get install --no-install-recommends iproute2",
+    "nsenter": "apt-get install --no-install-recommends util-linux",
+    "setpriv": "apt-get install --no-install-recommends util-linux",
     "dcgmi": "install NVIDIA DCGM (package `datacenter-gpu-manager-4-core`)",
     "cuda-checkpoint": "install `cuda-checkpoint` from NVIDIA, driver 555 or newer, and put it on PATH",
 }
@@ -77,23 +84,28 @@ class Completed:
         return last_lines(self.stderr) or last_lines(self.stdout)
 
 
+def search_path() -> str:
+    """Where programs are looked for, also by those that we start: criu unpacks with `tar`."""
+    parts = (*os.environ.get("PATH", "").split(os.pathsep), *_EXTRA_PATH)
+    return os.pathsep.join(dict.fromkeys(filter(None, parts)))
+
+
+def rounded(seconds: float) -> str:
+    """A deadline for a message: what is left of one may be 3.99999 s."""
+    return f"{round(seconds, 1 if seconds >= 1 else 3):g}"
+
+
 def find_program(name: str, configured: str | None = None) -> str:
     """Absolute path of a program: as configured, else on PATH or in the usual system folders."""
     wanted = configured or name
-    path = os.environ.get("PATH", "").split(os.pathsep) + list(_EXTRA_PATH)
-    found = shutil.which(wanted, path=os.pathsep.join(part for part in path if part))
-    if found is None:
+    if (found := shutil.which(wanted, path=search_path())) is None:
         raise UnavailableError(f"program is not installed: {wanted}", hint=INSTALL_HINTS.get(name))
     return os.path.abspath(found)
 
 
 def is_installed(name: str, configured: str | None = None) -> bool:
     """Whether `find_program` finds it."""
-    try:
-        find_program(name, configured)
-    except UnavailableError:
-        return False
-    return True
+    return shutil.which(configured or name, path=search_path()) is not None
 
 
 def run(
@@ -114,6 +126,7 @@ def run(
     error_output: int | None = None,
     grace_seconds: float = _TERM_GRACE_SECONDS,
     kill_wait_seconds: float = _KILL_WAIT_SECONDS,
+    once_started: Callable[[], object] = lambda: None,
 ) -> Completed:
     """Run a program to its end, or kill its whole process group at the deadline.
 
@@ -125,6 +138,7 @@ def run(
     `output` is a descriptor that takes stdout and stderr instead of us: what the program starts keeps it;
     `error_output` is another one for stderr.
     `grace_seconds` is what the program gets between TERM and KILL, `kill_wait_seconds` what KILL gets to act.
+    `once_started` is called while the program works; what it raises ends the program.
     """
     command = tuple(os.fspath(argument) for argument in arguments)
     name = os.path.basename(command[0])
@@ -148,6 +162,7 @@ def run(
     moved = looked = started
     seen: object = None
     try:
+        once_started()
         while not pump.step():
             now = time.monotonic()
             if activity is not None and now - looked >= _LOOK_SECONDS:
@@ -157,7 +172,7 @@ def run(
             if now - moved > deadline_seconds:
                 what = "no progress for" if activity else "no end after"
                 raise ProgramTimeoutError(
-                    f"{purpose or name}: {what} {deadline_seconds:g} s, killed",
+                    f"{purpose or name}: {what} {rounded(deadline_seconds)} s, killed",
                     stdout=bytes(pump.stdout),
                 )
             if log := _oversized(logs, log_limit_bytes):
@@ -189,18 +204,46 @@ def start(
     log: IO[bytes] | int,
     environment: Mapping[str, str] | None = None,
     pass_descriptors: Sequence[int] = (),
+    standard_input: int = subprocess.DEVNULL,
+    working_directory: Path | None = None,
+    as_it_was: Origin | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a program that outlives this call, in its own session, with all output in `log`."""
+    from coldstart_cli.origin import Origin
+
+    command = [os.fspath(argument) for argument in arguments]
+    origin = as_it_was or Origin()
+    try:
+        return subprocess.Popen(
+            command,
+            executable=origin.executable,
+            stdin=standard_input,
+            cwd=working_directory,
+            stdout=log,
+            stderr=log,
+            env=child_environment(environment) if as_it_was is None else environment,
+            user=origin.uid,
+            group=origin.gid,
+            extra_groups=origin.groups,
+            umask=origin.umask,
+            start_new_session=True,
+            pass_fds=tuple(pass_descriptors),
+        )
+    except OSError as error:
+        raise _not_started(origin.executable or command[0], error) from error
+
+
+def start_piped(arguments: Sequence[str | os.PathLike[str]]) -> Program:
+    """Start a program to talk with over pipes, in its own session; `kill_group` ends it."""
     command = [os.fspath(argument) for argument in arguments]
     try:
         return subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=child_environment(environment),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=child_environment(),
             start_new_session=True,
-            pass_fds=tuple(pass_descriptors),
         )
     except OSError as error:
         raise _not_started(command[0], error) from error
@@ -239,13 +282,10 @@ def kill_group(
 
 
 def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment with a C locale, so that messages can be recognised."""
-    environment = dict(os.environ)
+    """This process's environment with a C locale, so that messages can be recognised, and a PATH for all."""
     # a notify socket is ours alone; a child that inherits it could declare us ready
-    environment.pop("NOTIFY_SOCKET", None)
-    environment["LC_ALL"] = "C.UTF-8"
-    environment.update(extra or {})
-    return environment
+    environment = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
+    return environment | {"LC_ALL": "C.UTF-8", "PATH": search_path(), **(extra or {})}
 
 
 def start_ticks(pid: int) -> int:
@@ -256,6 +296,15 @@ def start_ticks(pid: int) -> int:
         return 0
     state, *rest = text.rpartition(")")[2].split()
     return 0 if state in {"Z", "X"} else int(rest[18])
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped, as by SIGSTOP: it does nothing until it is continued."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] == "T"  # "t" comes and goes under strace
 
 
 def last_lines(output: bytes, count: int = _TAIL_LINES) -> str:

@@ -6,13 +6,16 @@ import faulthandler
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 from coldstart_cli.errors import ExitCode, Terminated
 
 _RETRY_SECONDS = 0.005
 _WRITE_RETRIES = 40
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_STOPPING = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _STREAMS = os.path.join(os.path.dirname(__file__), "streams.py")
 
 
@@ -36,6 +39,29 @@ def leave_at_once_when_interrupted() -> None:
     """The command is over: a signal while the interpreter ends has nothing left to unwind."""
     signal.signal(signal.SIGINT, lambda *_: os._exit(ExitCode.INTERRUPTED))
     signal.signal(signal.SIGTERM, lambda *_: os._exit(ExitCode.TERMINATED))
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Hold back what ends or stops us: a server must not stay frozen because somebody is impatient."""
+    with _held_back({*_ENDING, *_STOPPING}):
+        yield
+
+
+@contextmanager
+def unstopped() -> Iterator[None]:
+    """Hold back what would stop us, as Ctrl-Z: a server would stand still for as long as we do."""
+    with _held_back(_STOPPING):
+        yield
+
+
+@contextmanager
+def _held_back(signals: Iterable[signal.Signals]) -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:

@@ -7,14 +7,22 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
-from coldstart_cli.files import mounts_below
+from left_behind import MARKER, Watch
 from stand_ins.kernel_log import KernelLogFile
+
+# a machine that is busy with other tests is slow, and that is no finding
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
+
+# the folder of all tests of this run, or of this worker
+_ALL_TESTS = pytest.StashKey[Path]()
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED_DATA = REPOSITORY.parent / "shared" / "data"
@@ -80,11 +88,29 @@ def kernel_log(tmp_path: Path, isolated_environment: None, monkeypatch: pytest.M
     return log
 
 
+@pytest.fixture(autouse=True, scope="session")
+def nothing_left_behind(
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[None]:
+    """What fixtures of modules and of the session start is ended by them, too."""
+    watch = Watch(tmp_path_factory.getbasetemp())
+    pytestconfig.stash[_ALL_TESTS] = watch.folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARKER, str(watch.folder))
+        yield
+    left = watch.end()
+    assert not left, "left behind by this run of tests: " + "; ".join(left)
+
+
 @pytest.fixture(autouse=True)
 def isolated_environment(
-    tmp_path: Path, clean_kernel_log: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    nothing_left_behind: None,
+    clean_kernel_log: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[None]:
-    """No COLDSTART_* of the caller, all folders below the test's own, no mount left behind."""
+    """No COLDSTART_* of the caller, all folders below the test's own, no process or mount left behind."""
     for name in list(os.environ):
         if name.startswith("COLDSTART_") or name in _COLOR_VARIABLES:
             monkeypatch.delenv(name)
@@ -96,11 +122,11 @@ def isolated_environment(
     # what the kernel of the machine that runs the tests went through must not decide them
     monkeypatch.setenv("COLDSTART_HEALTH_KERNEL_LOG", str(clean_kernel_log))
     monkeypatch.setenv("COLDSTART_PROGRAMS_JOURNALCTL", "/nonexistent/journalctl")
+    monkeypatch.setenv(MARKER, str(tmp_path))
+    watch = Watch(tmp_path, shared=tmp_path_factory.getbasetemp())
     yield
-    left = mounts_below(tmp_path)
-    for point in left:
-        subprocess.run(["umount", "-l", point], check=False, timeout=20)
-    assert not left, f"mounts left behind: {left}"
+    left = watch.end()
+    assert not left, "left behind: " + "; ".join(left)
 
 
 @pytest.fixture
@@ -108,12 +134,22 @@ def coldstart(tmp_path: Path, isolated_environment: None) -> Coldstart:
     return Coldstart(dict(os.environ), tmp_path)
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_seconds: float = 30) -> None:
+# a condition may look at what is not there yet: a counter, a line, the second half of a document, a process
+_NOT_YET = (LookupError, OSError, ValueError)
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout_seconds: float = 60) -> None:
     """Bounded waiting: poll until `condition` holds or fail with what was waited for."""
     deadline = time.monotonic() + timeout_seconds
-    while not condition():
+    while True:
+        why = ""
+        try:
+            if condition():
+                return
+        except _NOT_YET as error:
+            why = f": {error!r}"
         if time.monotonic() > deadline:
-            pytest.fail(f"still waiting after {timeout_seconds} s: {what}")
+            pytest.fail(f"still waiting after {timeout_seconds} s: {what}{why}")
         time.sleep(0.02)
 
 
@@ -130,6 +166,25 @@ def _has(program: str) -> bool:
         shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin")
         is not None
     )
+
+
+class _StartedForAll:
+    """What a fixture of several tests starts is all tests', also where the first of them asks for it late."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
+    ) -> Generator[None, object, object]:
+        folder = request.config.stash.get(_ALL_TESTS, None)
+        with pytest.MonkeyPatch.context() as patch:
+            if folder is not None and fixturedef.scope != "function":
+                patch.setenv(MARKER, str(folder))
+            return (yield)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # a fixture of the session asks no conftest below the root: it has to be a plugin
+    config.pluginmanager.register(_StartedForAll())
 
 
 def pytest_report_header() -> list[str]:
@@ -149,7 +204,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if not full and (item.get_closest_marker("full") or item.get_closest_marker("qemu")):
             item.add_marker(pytest.mark.skip(reason="slow proof: make test-full"))
-        if item.get_closest_marker("gpu") and not os.path.exists("/dev/nvidiactl"):
+        # tests/gpu/run.sh --stand-in runs them without one
+        here = os.path.exists("/dev/nvidiactl") or os.environ.get("GPU_STAND_IN")
+        if item.get_closest_marker("gpu") and not here:
             item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU on this host"))
 
 

@@ -18,18 +18,18 @@ from typing import Any
 
 import zstandard
 
-from coldstart_fs.chunk import decode_chunk, verify
-from coldstart_fs.entry import Entry
-from coldstart_fs.images import open_image
-from coldstart_fs.index import HOLE, Index
-from coldstart_fs.locator import Locator
-from coldstart_fs.names import pack_key
-from coldstart_fs.progress import Progress
-from coldstart_fs.references import resolve_image
-from coldstart_fs.sources.layer import LayeredTree
-from coldstart_fs.sources.stream import ByteStream
-from coldstart_fs.sources.tar import TarReader
-from coldstart_fs.store import Store
+from coldstart_fs.format.chunk import decode_chunk, verify
+from coldstart_fs.format.entry import Entry
+from coldstart_fs.format.index import HOLE, Index
+from coldstart_fs.format.locator import Locator
+from coldstart_fs.format.names import pack_key
+from coldstart_fs.indexing.progress import Progress
+from coldstart_fs.indexing.sources.layer import LayeredTree
+from coldstart_fs.indexing.sources.stream import ByteStream
+from coldstart_fs.indexing.sources.tar import TarReader
+from coldstart_fs.stores.images import open_image
+from coldstart_fs.stores.references import resolve_image
+from coldstart_fs.stores.store import Store
 
 TAR = "application/vnd.oci.image.layer.v1.tar"
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from coldstart_fs.build import index_image
-from coldstart_fs.kernel_mounts import mount_at
-from coldstart_fs.names import digest_text
-from coldstart_fs.store_url import open_store
-from conftest import Coldstart, Result
+from coldstart_cli.process import start_ticks
+from coldstart_fs.format.names import digest_text
+from coldstart_fs.indexing.build import index_image
+from coldstart_fs.mounts.kernel_mounts import mount_at
+from coldstart_fs.stores.store_url import open_store
+from conftest import Coldstart, Result, wait_until
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,15 @@ def open_desk(coldstart: Coldstart, tmp_path: Path) -> Iterator[Desk]:
     yield Desk(coldstart, store, digest_text(report.digest), point, tmp_path)
     while mount_at(point) is not None:
         coldstart("image", "unmount", point)
-        subprocess.run(["umount", "-l", point], check=False, timeout=20, stderr=subprocess.DEVNULL)
+        subprocess.run(["umount", "-l", point], check=False, timeout=60, stderr=subprocess.DEVNULL)
+
+
+def kill_all(mounted: dict[str, Any]) -> None:
+    """Kill keeper and server of a mount, and wait for their end."""
+    pids = [mounted["keeper_pid"], mounted["server_pid"]]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(start_ticks, pids)), "the end of keeper and server")
 
 
 def error(result: Result) -> str:

@@ -18,8 +18,8 @@ from image_builder import TAR, write_blob, write_index
 BLOCK = 512
 _CHILD = """
 import json, sys
-from coldstart_fs.build import index_image
-from coldstart_fs.store_url import open_store
+from coldstart_fs.indexing.build import index_image
+from coldstart_fs.stores.store_url import open_store
 report = index_image(sys.argv[1], store=open_store(sys.argv[2], create=True), name="large")
 with open("/proc/self/status") as status:
     peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))

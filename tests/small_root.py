@@ -6,7 +6,6 @@ import http.client
 import os
 import re
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 
@@ -33,6 +32,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif self.path == '/user':
             status_text = open('/proc/self/status').read()
             answer = f'{os.getuid()}:{os.getgid()} ' + status_text.split('NoNewPrivs:')[1].split()[0]
+        elif self.path == '/hostname':
+            answer = os.uname().nodename
+        elif self.path == '/reseeded':
+            answer = open('/srv/reseeded').read()
         elif self.path == '/folder':
             answer = os.getcwd()
         elif self.path == '/never' : status = 503
@@ -40,6 +43,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(status); self.end_headers(); self.wfile.write(answer.encode())
     def log_message(self, *arguments): pass
 http.server.ThreadingHTTPServer(('127.0.0.1', int(os.environ['PORT'])), Handler).serve_forever()
+"""
+
+# what a snapshot's restore command may do: tell the server by a file what is its own
+RESEED = """
+import os
+with open('/srv/reseeded', 'w') as stream:
+    stream.write(os.environ['COLDSTART_COPY_ID'] + ' ' + os.environ['COLDSTART_RANDOM_SEED'])
 """
 
 
@@ -63,6 +73,7 @@ def make_root(root: Path) -> Path:
         shutil.copy2(needed, target)
     (root / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\nserver:x:1234:1235::/:/bin/sh\n")
     (root / "srv/server.py").write_text(SERVER)
+    (root / "srv/reseed.py").write_text(RESEED)
     (root / "srv").chmod(0o777)
     return root
 
@@ -74,13 +85,8 @@ def _libraries(programs: list[Path]) -> set[Path]:
     return {Path(path) for path in re.findall(r"(/\S+) \(0x", listing.stdout)}
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 def ask(port: int, path: str = "/count") -> str:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request("GET", path)
         return connection.getresponse().read().decode()

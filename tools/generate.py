@@ -1,4 +1,4 @@
-"""Writes `completions/`, `man/` and docs/health.md from the program, or checks that they are up to date."""
+"""Writes `completions/`, `man/` and the pages of reason codes from the program, or checks them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from generators import completions, health_reasons, manual
+from generators import completions, health_reasons, manual, snapshot_reasons
 from generators.command_tree import all_commands
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -15,7 +15,12 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 def generated_files() -> dict[str, str]:
     """Every generated file, by its path in the repository."""
     commands = all_commands()
-    return {**completions.files(commands), **manual.files(commands), **health_reasons.files()}
+    return {
+        **completions.files(commands),
+        **manual.files(commands),
+        **health_reasons.files(),
+        **snapshot_reasons.files(),
+    }
 
 
 def write(files: dict[str, str]) -> None:

@@ -1,22 +1,27 @@
 #!/bin/bash
 # Sets this checkout up on Debian 12 or 13 (Ubuntu 22.04 or newer): system packages, criu, .venv.
-# As root or through sudo; repeatable; seconds when nothing is missing. `make setup` runs it.
+# As root or through sudo; repeatable; seconds when nothing is missing. `make setup` runs it. With `--full`,
+# as `make test-full` runs it, also what only the slow proofs need.
 set -euo pipefail
 
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
 cd "$(dirname "$0")/.."
 
-# what the tool runs or links against, then what its tests and its demo need besides
+# what the tool runs, then what its tests and its demo need besides
 packages=(
-	fuse3 libfuse3-dev pkg-config gcc libc6-dev
-	runc skopeo nftables golang-github-containers-common
+	fuse3 runc skopeo nftables golang-github-containers-common minisign
+	systemd # its socket proxy forwards published ports
 	ca-certificates procps iproute2 kmod
+	gcc libc6-dev
 	umoci debootstrap xz-utils attr acl man-db zsh fish
 )
 # servers that tests start themselves: their services must start neither now nor at the next boot
 server_packages=(docker-registry nginx)
 # another containerd, such as Docker's own package, must not be driven out by the distribution's
 command -v containerd >/dev/null || server_packages+=(containerd)
+# what a slow proof needs, which is skipped where it is not to be had
+full_packages=(chromium nodejs qemu-system-x86 e2fsprogs)
+full_servers=(redis-server postgresql)
 criu_build_packages=(
 	libprotobuf-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler libnl-3-dev libnet1-dev
 	libcap-dev libbsd-dev libnftables-dev libgnutls28-dev uuid-dev python3-protobuf
@@ -220,11 +225,19 @@ setup_venv() {
 }
 
 command -v apt-get >/dev/null || { step="apt-get"; hint="use Debian 12, 13 or Ubuntu"; exit 69; }
-install_packages "${packages[@]}" python3 python3-dev python3-venv
+install_packages "${packages[@]}" python3 python3-venv
 install_servers "${server_packages[@]}"
+if [ "${1:-}" = --full ]; then
+	for package in "${full_packages[@]}"; do
+		install_packages "$package" || echo "setup: no $package: the proofs that need it are skipped" >&2
+	done
+	for package in "${full_servers[@]}"; do
+		install_servers "$package" || echo "setup: no $package: the proofs that need it are skipped" >&2
+	done
+fi
 python=$(find_python)
 if [ -z "$python" ]; then  # Ubuntu 22.04's python3 is 3.10
-	install_packages python3.11 python3.11-dev python3.11-venv
+	install_packages python3.11 python3.11-venv
 	python=$(find_python)
 fi
 setup_criu

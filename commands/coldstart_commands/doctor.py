@@ -17,7 +17,7 @@ from coldstart_host.doctor_finding import DoctorInput, Finding, Status
 
 _PACKAGES = (
     "typer", "rich", "tomli-w", "blake3", "nvidia-ml-py", "psutil",
-    "pyfuse3", "trio", "obstore", "zstandard", "ortools",
+    "obstore", "zstandard", "ortools",
 )  # fmt: skip
 _STYLES = {Status.OK: "ok", Status.NOTE: "warning", Status.FAULT: "error"}
 
@@ -40,8 +40,8 @@ def command(shell: Shell) -> None:
                 skopeo=config.text("programs.skopeo"),
                 cuda_checkpoint=config.text("programs.cuda_checkpoint"),
                 dcgmi=config.text("programs.dcgmi"),
-                state_folder=config.state_folder,
-                cache_folder=config.cache_folder,
+                state_folder=Path(config.text("state_dir")),
+                cache_folder=Path(config.text("cache_dir")),
             )
         )
     faults = [finding for finding in findings if finding.status is Status.FAULT]
@@ -50,6 +50,7 @@ def command(shell: Shell) -> None:
         1,
         {
             "ok": not faults,
+            "host": platform.node(),
             "coldstart": _installation(),
             "checks": [asdict(finding) for finding in findings],
             "cpu": read_cpu_facts().to_dict(),
@@ -57,7 +58,7 @@ def command(shell: Shell) -> None:
                 {"key": setting.key, "value": value.value, "source": value.source}
                 for setting, value in config.items()
             ],
-            "store": config.store,
+            "store": config.named_store,
         },
     )
     _show(shell, findings)
@@ -87,8 +88,8 @@ def _package_version(name: str) -> str | None:
 def _setting_row(shell: Shell, key: str, value: Scalar, source: str) -> list[str]:
     if value is None:
         # an unset store is the one in the state folder; other unset values have no effect
-        return [key, shell.config.store, "below state_dir"] if key == "store" else [key, "", source]
-    return [key, str(value), source]
+        return [key, shell.config.named_store, "below state_dir"] if key == "store" else [key, "", source]
+    return [key, " ".join(value) if isinstance(value, tuple) else str(value), source]
 
 
 def _show(shell: Shell, findings: Sequence[Finding]) -> None:

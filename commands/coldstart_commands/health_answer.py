@@ -78,10 +78,10 @@ def _nagios(shell: Shell, line: str, status: NagiosStatus) -> NoReturn:
 def _write_textfile(outputs: Outputs, report: HealthReport) -> ColdstartError | None:
     if outputs.prometheus is None:
         return None
-    from coldstart_health.prometheus import write_textfile
+    from coldstart_health.prometheus import write_report
 
     try:
-        write_textfile(outputs.prometheus, report, run=outputs.run, now_seconds=time.time())
+        write_report(outputs.prometheus, report, run=outputs.run, now_seconds=time.time())
     except ColdstartError as error:
         return error
     return None

@@ -14,12 +14,12 @@ import typer
 from coldstart_cli.errors import NegativeAnswer
 from coldstart_commands import image_entries, image_texts
 from coldstart_commands.shell import Shell, coldstart_command
-from coldstart_fs.diff import Aspect
+from coldstart_fs.looking.diff import Aspect
 
 if TYPE_CHECKING:
-    from coldstart_fs.diff import Change, ConfigurationChange, FetchBytes
-    from coldstart_fs.index import Index, Inode
-    from coldstart_fs.opened import OpenedImage
+    from coldstart_fs.format.index import Index, Inode
+    from coldstart_fs.looking.diff import Change, ConfigurationChange, FetchBytes
+    from coldstart_fs.looking.opened import OpenedImage
 
 FirstArgument = Annotated[str, typer.Argument(metavar="NAME", help="Image name, or NAME@blake3:DIGEST.")]
 SecondArgument = Annotated[str, typer.Argument(metavar="OTHER", help="The image to compare it with.")]
@@ -48,9 +48,9 @@ def command(
 
     Says how much a host that has the first must still fetch for the second. Exit status 3 when they differ.
     """
-    from coldstart_fs.configuration import parse_configuration
-    from coldstart_fs.diff import Side, TreeDiff, bytes_to_fetch, configuration_changes
-    from coldstart_fs.opened import opened_image
+    from coldstart_fs.looking.configuration import parse_configuration
+    from coldstart_fs.looking.diff import Side, TreeDiff, bytes_to_fetch, configuration_changes
+    from coldstart_fs.looking.opened import opened_image
 
     printer, config = shell.printer, shell.config
     with (
@@ -180,6 +180,6 @@ def _side(index: Index, inode: Inode | None) -> dict[str, Any] | None:
 
 
 def _image_document(image: OpenedImage) -> dict[str, Any]:
-    from coldstart_fs.names import digest_text
+    from coldstart_fs.format.names import digest_text
 
     return {"name": image.name, "digest": digest_text(image.digest), "store": image.store.url}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from coldstart_commands import image_texts
 
 if TYPE_CHECKING:
-    from coldstart_fs.index import Index, Inode
+    from coldstart_fs.format.index import Index, Inode
 
 _TYPES = {
     stat.S_IFDIR: "directory",

@@ -12,9 +12,9 @@ from coldstart_commands import image_texts
 from coldstart_commands.shell import Shell
 
 if TYPE_CHECKING:
-    from coldstart_fs.findings import Finding
-    from coldstart_fs.lint import LintReport
-    from coldstart_fs.opened import OpenedImage
+    from coldstart_fs.looking.findings import Finding
+    from coldstart_fs.looking.lint import LintReport
+    from coldstart_fs.looking.opened import OpenedImage
 
 LintOption = Annotated[bool, typer.Option("--lint", help="Say what in the image is slow or unsafe.")]
 LargeBytesOption = Annotated[
@@ -31,15 +31,15 @@ LargeBytesOption = Annotated[
 
 def lint(image: OpenedImage, large_bytes: int | None) -> LintReport:
     """Look at an image of the store."""
-    from coldstart_fs.lint import DEFAULT_LARGE_BYTES, lint_image
+    from coldstart_fs.looking.lint import DEFAULT_LARGE_BYTES, lint_image
 
     return lint_image(image.index, image.contents, large_bytes=large_bytes or DEFAULT_LARGE_BYTES)
 
 
 def lint_published(shell: Shell, digest: str, large_bytes: int | None) -> LintReport:
     """Look at an image that was just indexed: whatever comes of it, the image is in the store."""
-    from coldstart_fs.lint import LintReport
-    from coldstart_fs.opened import opened_image
+    from coldstart_fs.looking.lint import LintReport
+    from coldstart_fs.looking.opened import opened_image
 
     config = shell.config
     try:

@@ -16,7 +16,7 @@ from coldstart_commands.shell import DryRunOption, Shell, coldstart_command
 
 if TYPE_CHECKING:
     from coldstart_cli.printer import Printer
-    from coldstart_fs.build import IndexReport
+    from coldstart_fs.indexing.build import IndexReport
 
 SourceArgument = Annotated[
     str,
@@ -51,7 +51,7 @@ TraceOption = Annotated[
     typer.Option(
         "--trace",
         metavar="FILE",
-        help="Lay out first what this trace says a start reads.",
+        help="Lay out first what this trace says a start reads, and publish it with the image.",
         show_default=False,
     ),
 ]
@@ -72,13 +72,14 @@ def command(
     dry_run: DryRunOption = False,
 ) -> None:
     """Index an image or a root folder: metadata into an index, contents into packs of the store."""
-    from coldstart_fs.build import index_image
-    from coldstart_fs.chunk import Compression
-    from coldstart_fs.names import digest_text
-    from coldstart_fs.progress import Progress
-    from coldstart_fs.sources.reference import without_login
-    from coldstart_fs.store_url import open_store
-    from coldstart_fs.trace import load_trace
+    from coldstart_fs.format.chunk import Compression
+    from coldstart_fs.format.names import digest_text
+    from coldstart_fs.format.trace import load_trace
+    from coldstart_fs.indexing.build import index_image
+    from coldstart_fs.indexing.progress import Progress
+    from coldstart_fs.indexing.sources.reference import without_login
+    from coldstart_fs.stores.store_url import open_store
+    from coldstart_fs.traces.published import publish_for_image
 
     if lint and dry_run:
         raise UsageError(
@@ -87,22 +88,30 @@ def command(
         )
     printer = shell.printer
     progress = Progress(f"opening {without_login(source)}")
+    known = load_trace(trace) if trace is not None else None
+    wait_seconds = shell.config.number("lock_wait_seconds")
     with printer.watching(progress.describe):
+        store = open_store(shell.config.store, create=True, tell=printer.warning)
         report = index_image(
             source,
-            store=open_store(shell.config.store, create=True, tell=printer.warning),
+            store=store,
             name=name,
             progress=progress,
             dry_run=dry_run,
             platform=platform,
             skopeo=shell.config.text("programs.skopeo"),
-            wait_seconds=shell.config.number("lock_wait_seconds"),
+            wait_seconds=wait_seconds,
             compression=Compression.parse(compression),
-            trace=load_trace(trace) if trace is not None else None,
+            trace=known,
         )
     _say(printer, report)
     digest = digest_text(report.digest)
     document = asdict(report) | {"digest": digest, "notes": list(report.notes)}
+    if known is not None and not dry_run:
+        cache = shell.config.cache_folder
+        published = publish_for_image(store, known, report.digest, cache, wait_seconds=wait_seconds)
+        printer.note(f"the trace is published for workload `{published.workload}`: mounts replay it")
+        document["workload"] = published.workload
     if lint:
         printer.status("lint")
         findings = image_findings.lint_published(shell, digest, large_bytes)
@@ -112,7 +121,7 @@ def command(
 
 
 def _say(printer: Printer, report: IndexReport) -> None:
-    from coldstart_fs.names import digest_text
+    from coldstart_fs.format.names import digest_text
 
     for note in report.notes:
         printer.warning(note)

@@ -14,8 +14,8 @@ from coldstart_commands import image_entries, image_texts
 from coldstart_commands.shell import Shell, coldstart_command
 
 if TYPE_CHECKING:
-    from coldstart_fs.index import Index
-    from coldstart_fs.tree import Node
+    from coldstart_fs.format.index import Index
+    from coldstart_fs.looking.tree import Node
 
 NameArgument = Annotated[
     str | None, typer.Argument(metavar="NAME", help="Show what is in this image.", show_default=False)
@@ -46,9 +46,9 @@ def command(
 
 
 def _list_images(shell: Shell) -> None:
-    from coldstart_fs.images import list_images
-    from coldstart_fs.names import digest_text
-    from coldstart_fs.store_url import open_store
+    from coldstart_fs.format.names import digest_text
+    from coldstart_fs.stores.images import list_images
+    from coldstart_fs.stores.store_url import open_store
 
     store = open_store(shell.config.store, tell=shell.printer.warning)
     inventory = list_images(store)
@@ -83,9 +83,9 @@ def _list_images(shell: Shell) -> None:
 
 
 def _list_path(shell: Shell, name: str, path: bytes, recursive: bool) -> None:
-    from coldstart_fs.names import digest_text
-    from coldstart_fs.opened import opened_image
-    from coldstart_fs.tree import children, find, walk
+    from coldstart_fs.format.names import digest_text
+    from coldstart_fs.looking.opened import opened_image
+    from coldstart_fs.looking.tree import children, find, walk
 
     with opened_image(
         name, store_url=shell.config.store, cache=shell.config.cache_folder, tell=shell.printer.warning

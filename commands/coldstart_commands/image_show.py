@@ -15,9 +15,9 @@ from coldstart_commands.image_findings import LargeBytesOption, LintOption
 from coldstart_commands.shell import Shell, coldstart_command
 
 if TYPE_CHECKING:
-    from coldstart_fs.configuration import RuntimeConfiguration
-    from coldstart_fs.opened import OpenedImage
-    from coldstart_fs.usage import Sharing, SizedPath, Usage
+    from coldstart_fs.looking.configuration import RuntimeConfiguration
+    from coldstart_fs.looking.opened import OpenedImage
+    from coldstart_fs.looking.usage import Sharing, SizedPath, Usage
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Image name, or NAME@blake3:DIGEST.")]
 TopOption = Annotated[
@@ -34,9 +34,9 @@ def command(
     top: TopOption = 5,
 ) -> None:
     """Show an image's sizes, its runtime configuration, and what it shares with others of the store."""
-    from coldstart_fs.configuration import parse_configuration
-    from coldstart_fs.opened import opened_image
-    from coldstart_fs.usage import measure_sharing, measure_usage
+    from coldstart_fs.looking.configuration import parse_configuration
+    from coldstart_fs.looking.opened import opened_image
+    from coldstart_fs.looking.usage import measure_sharing, measure_usage
 
     printer, config = shell.printer, shell.config
     with opened_image(name, store_url=config.store, cache=config.cache_folder, tell=printer.warning) as image:
@@ -139,7 +139,7 @@ def _largest(label: str, paths: tuple[SizedPath, ...]) -> Iterable[tuple[str, st
 
 
 def _document(image: OpenedImage, usage: Usage) -> dict[str, Any]:
-    from coldstart_fs.names import digest_text
+    from coldstart_fs.format.names import digest_text
 
     def sized(paths: tuple[SizedPath, ...]) -> list[dict[str, Any]]:
         return [image_texts.texts(path=b"/" + item.path) | {"size_bytes": item.size_bytes} for item in paths]
@@ -158,7 +158,7 @@ def _document(image: OpenedImage, usage: Usage) -> dict[str, Any]:
 
 
 def _sharing_document(sharing: Sharing | None, unknown: str | None) -> dict[str, Any]:
-    from coldstart_fs.names import digest_text
+    from coldstart_fs.format.names import digest_text
 
     if sharing is None:
         return {"sharing": None, "sharing_unknown": unknown}

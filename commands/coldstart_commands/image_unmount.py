@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from coldstart_cli.errors import UsageError
+from coldstart_commands import image_traces
 from coldstart_commands.shell import DryRunOption, Shell, coldstart_command
 
 MountpointArgument = Annotated[
@@ -19,6 +20,13 @@ StaleOption = Annotated[
 LazyOption = Annotated[
     bool, typer.Option("--lazy", help="Let go of a mount that is in use: its users see errors.")
 ]
+ForceOption = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="End a mount that hangs, within seconds: what waits in it fails, its server is killed.",
+    ),
+]
 
 
 @coldstart_command()
@@ -27,14 +35,17 @@ def command(
     mountpoint: MountpointArgument = None,
     stale: StaleOption = False,
     lazy: LazyOption = False,
+    force: ForceOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """End a mount: overlay, FUSE and server; what was written to an overlay's upper folder stays.
 
-    A mount that is still in use after two seconds is refused and goes on, unless `--lazy` is given. Cleans
-    up after a server that died, too.
+    A mount that is still in use after two seconds, by a container or a bind mount elsewhere too, is refused
+    and goes on, unless `--lazy` or `--force` is given; one that something else covers always is. A server
+    that other mounts use goes on for them. Cleans up after a server that died, too.
     """
-    from coldstart_fs.mount import require_mount, unmount
+    from coldstart_fs.mounts.mount import require_mount, unmount
+    from coldstart_fs.mounts.server_records import read_counters
 
     if stale:
         _end_stale(shell, mountpoint, dry_run=dry_run)
@@ -43,26 +54,33 @@ def command(
         raise UsageError("nothing to unmount is named", hint="name a mount point, or `--stale`")
     run_folder, printer = shell.config.run_folder, shell.printer
     in_use = False
+    record = require_mount(mountpoint, run_folder)
+    counters = read_counters(record.server_folder)  # they end with the server
     if dry_run:
-        record = require_mount(mountpoint, run_folder)
         printer.answer(f"would unmount {record.name} at {record.mountpoint}")
     else:
-        report = unmount(mountpoint, run_folder=run_folder, lazy=lazy)
+        report = unmount(mountpoint, run_folder=run_folder, lazy=lazy, force=force)
         record, in_use = report.record, report.in_use
         if in_use:
-            printer.warning(
-                f"mount was still in use and was let go: {record.mountpoint}: its users see errors"
-            )
+            outcome = "its users go on reading" if report.served_on else "its users see errors"
+            printer.warning(f"mount was still in use and was let go: {record.mountpoint}: {outcome}")
         printer.note(f"unmounted: {record.mountpoint}")
+        if (line := image_traces.replay_line(counters)) is not None:
+            printer.note(line)
     printer.document(
         "image.unmount",
         1,
-        {"mountpoint": str(record.mountpoint), "image": record.image, "in_use": in_use},
+        {
+            "mountpoint": str(record.mountpoint),
+            "image": record.image,
+            "in_use": in_use,
+            "trace": counters.get("trace"),
+        },
     )
 
 
 def _end_stale(shell: Shell, mountpoint: Path | None, *, dry_run: bool) -> None:
-    from coldstart_fs.mount import stale_mounts, sweep_stale
+    from coldstart_fs.mounts.mount import stale_mounts, sweep_stale
 
     if mountpoint is not None:
         raise UsageError("options exclude each other: a mount point and --stale")

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coldstart_cli.errors import ColdstartError, ExitCode, UsageError
+from coldstart_cli.errors import ColdstartError, ExitCode, NegativeAnswer, UsageError
 from coldstart_cli.notify import notify
 from coldstart_commands.shell import DryRunOption, Shell, coldstart_command
 
 if TYPE_CHECKING:
-    from coldstart_launch.chain import Launched, Running
+    from coldstart_launch.chain import Running
+    from coldstart_launch.outcome import Launched
 
 SpecArgument = Annotated[Path, typer.Argument(metavar="SPEC", help="Replica specification, a TOML file.")]
 DetachOption = Annotated[
@@ -34,6 +36,10 @@ SnapshotOption = Annotated[
         "--snapshot-when-ready", help="After a cold start, capture the ready replica and go on serving."
     ),
 ]
+TrustOption = Annotated[
+    bool,
+    typer.Option("--trust", help="Take a snapshot from `snapshot.store` without a digest or a signature."),
+]
 StopOption = Annotated[bool, typer.Option("--stop", help="Take the replica of this specification down.")]
 
 
@@ -45,16 +51,19 @@ def command(
     cold: ColdOption = False,
     no_fallback: NoFallbackOption = False,
     snapshot_when_ready: SnapshotOption = False,
+    trust: TrustOption = False,
     stop: StopOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Bring one replica to ready: health, mount, restore or cold start.
 
+    A snapshot that this host lacks is fetched from `snapshot.store` while the image is mounted.
     Stays in the foreground until the replica ends or SIGTERM takes it down in order. Prints the
     waterfall of stages when it is ready.
     """
     started = time.monotonic() - process_age_seconds()
-    from coldstart_launch.chain import Conversation, LaunchOptions, launched, rehearse
+    from coldstart_launch.chain import launched, rehearse
+    from coldstart_launch.options import Conversation, LaunchOptions
     from coldstart_launch.roots import ImageRoot
     from coldstart_launch.spec import load_spec
     from coldstart_launch.supervise import stop_replica
@@ -68,8 +77,10 @@ def command(
         return
     if cold and no_fallback:
         raise UsageError("options exclude each other: --cold and --no-fallback")
-    options = LaunchOptions(cold=cold, fallback=not no_fallback, snapshot_when_ready=snapshot_when_ready)
-    root = ImageRoot(replica_spec.image, shell.config.store)
+    options = LaunchOptions(
+        cold=cold, fallback=not no_fallback, snapshot_when_ready=snapshot_when_ready, trust=trust
+    )
+    root = ImageRoot(replica_spec.image, shell.config.store, replica_spec.workload)
     if "@blake3:" not in replica_spec.image:
         shell.printer.warning(
             f"image is not pinned: {replica_spec.image}: whatever has that name is launched"
@@ -84,27 +95,35 @@ def command(
     with launched(
         replica_spec, root, options, shell.config, conversation, waterfall=Waterfall(started)
     ) as running:
+        for warning in running.captured.warnings if running.captured is not None else ():
+            shell.printer.warning(warning)
         keep(shell, running, detach=detach)
 
 
-def keep(shell: Shell, running: Running, *, detach: bool) -> None:
+def keep(
+    shell: Shell,
+    running: Running,
+    *,
+    detach: bool,
+    answer: Callable[[Shell, Running], None] | None = None,
+) -> None:
     """Say how it came up, and stay until it ends, here or, detached, in a supervisor of its own."""
     from coldstart_launch.replica import last_words
-    from coldstart_launch.supervise import move_to_background, wait_for_end
+    from coldstart_launch.supervise import move_to_background, replica_ends
 
     outcome = running.outcome
+    answer = answer or _render_outcome
     if not detach:
-        _try_to_render(shell, outcome)
+        _try_to_render(shell, running, answer)
     elif not move_to_background(running.replica, running.replica.scratch / "supervisor.log"):
         # the supervisor holds the replica now: whatever happens here, nothing may be taken down
-        os._exit(_try_to_render(shell, outcome))
+        os._exit(_try_to_render(shell, running, answer))
     notify("READY=1", f"MAINPID={os.getpid()}")
-    server = running.image_server_pid
     try:
-        ended = wait_for_end(outcome.pid, *([server] if server else []))
+        ended = replica_ends(running)
     finally:
         notify("STOPPING=1")
-    if ended == server:
+    if not ended:
         raise ColdstartError(
             f"image server of replica {outcome.name} ended: its files cannot be read any more",
             hint="launch it again",
@@ -112,13 +131,20 @@ def keep(shell: Shell, running: Running, *, detach: bool) -> None:
     raise ColdstartError(f"replica ended: {outcome.name}", hint=last_words(outcome.log))
 
 
-def _try_to_render(shell: Shell, outcome: Launched) -> ExitCode:
+def _render_outcome(shell: Shell, running: Running) -> None:
+    render(shell, running.outcome)
+
+
+def _try_to_render(shell: Shell, running: Running, answer: Callable[[Shell, Running], None]) -> ExitCode:
     """The replica is ready, whether somebody reads that or not."""
     try:
-        render(shell, outcome)
+        answer(shell, running)
         sys.stdout.flush()
     except BrokenPipeError:
         return ExitCode.OK
+    except NegativeAnswer as answered:
+        shell.printer.error(answered)
+        return answered.exit_code
     except (ColdstartError, OSError, ValueError) as error:
         shell.printer.warning(f"the answer could not be written: {error}")
         return ExitCode.IOERR
@@ -135,6 +161,11 @@ def render(shell: Shell, outcome: Launched) -> None:
     )
     for line in draw(outcome.stages):
         shell.printer.answer(f"  {line}")
+    for published in outcome.published:
+        shell.printer.answer(f"published: {published}")
+    if outcome.budget is not None:
+        for line in outcome.budget.lines():
+            shell.printer.debug(line)
     if outcome.snapshot:
         shell.printer.answer(f"snapshot: {outcome.snapshot}")
     shell.printer.document("launch", 1, outcome.document())

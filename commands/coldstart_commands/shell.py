@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from coldstart_cli import config as configuration
-from coldstart_cli.config import Config
+from coldstart_cli.config import Config, Scalar
+from coldstart_cli.errors import UsageError
 from coldstart_cli.printer import ColorMode, Level, Printer
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer with one JSON document on stdout.")]
@@ -56,7 +58,8 @@ def coldstart_command(*settings: str) -> Callable[[Callable[..., None]], Callabl
             level = Level.QUIET if quiet else Level.VERBOSE if verbose else Level.NORMAL
             given.pop("debug")  # read by main(), which prints the traceback
             printer = Printer(level=level, color=given.pop("color"), json_output=given.pop("json_output"))
-            overrides = {key: given.pop(_option_name(key)) for key in settings}
+            _check_numbers(parameters, given)
+            overrides = {key: _scalar(given.pop(_option_name(key))) for key in settings}
             config = configuration.load(overrides, given.pop("config_file"))
             handler(Shell(printer, config), **given)
 
@@ -66,6 +69,25 @@ def coldstart_command(*settings: str) -> Callable[[Callable[..., None]], Callabl
         return callback
 
     return decorate
+
+
+def _check_numbers(parameters: Iterable[inspect.Parameter], given: dict[str, Any]) -> None:
+    """Refuse nan and infinity where typer looks at bounds: nan passes any."""
+    for parameter in parameters:
+        value = given.get(parameter.name)
+        if isinstance(value, float) and not math.isfinite(value):
+            for mark in getattr(parameter.annotation, "__metadata__", ()):
+                if mark.min is not None or mark.max is not None:
+                    # below Annotated typer keeps the first spelling where a default would be
+                    raise UsageError(f"not a finite number: {mark.default} {value}")
+
+
+def _scalar(value: Any) -> Scalar:
+    """An option that may be repeated and is not there is an empty list to typer."""
+    if isinstance(value, list):
+        return tuple(value) or None
+    scalar: Scalar = value
+    return scalar
 
 
 def _option_name(key: str) -> str:
@@ -82,6 +104,14 @@ _SETTING_OPTIONS: dict[str, Any] = {
     "cache_dir": Annotated[
         str | None, typer.Option("--cache", metavar="DIR", help="Folder of the local chunk cache.")
     ],
+    "tiers": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tier",
+            metavar="TIER",
+            help="HTTP cache to ask before the store, with its settings as URL,NAME=VALUE; repeatable.",
+        ),
+    ],
     "lock_wait_seconds": Annotated[
         float | None,
         typer.Option(
@@ -89,6 +119,30 @@ _SETTING_OPTIONS: dict[str, Any] = {
             metavar="SECONDS",
             min=0,
             help="Wait this long for a lock that another process holds.",
+        ),
+    ],
+    "image.fetch": Annotated[
+        str | None,
+        typer.Option(
+            "--fetch",
+            metavar="lazy|all|auto",
+            help="Fetch on demand, everything in the background, or that once demand turns out to lose.",
+        ),
+    ],
+    "image.trace_replay": Annotated[
+        str | None,
+        typer.Option(
+            "--replay",
+            metavar="pages|cache|off",
+            help="How far a known trace is replayed: into the page cache, the local cache, or not.",
+        ),
+    ],
+    "snapshot.verify": Annotated[
+        str | None,
+        typer.Option(
+            "--verify",
+            metavar="first|always|never",
+            help="When digests of memory pages are computed: once for each copy, each time, or not at all.",
         ),
     ],
     "health.expect_gpus": Annotated[

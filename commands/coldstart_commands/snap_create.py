@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coldstart_cli.errors import UsageError
+from coldstart_commands.engine_options import (
+    EngineOption,
+    EngineTimeoutOption,
+    EngineUrlOption,
+    WeightsOption,
+    engine_settings,
+)
 from coldstart_commands.shell import DryRunOption, Shell, coldstart_command
+from coldstart_commands.snap_captured import create_from_spec, show_captured
 
 if TYPE_CHECKING:
-    from coldstart_snapshot.capture import SnapshotVariant
+    from coldstart_snapshot.kept.restore_command import RestoreCommand
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the snapshot.")]
 ContainerOption = Annotated[
@@ -35,15 +44,57 @@ UrlOption = Annotated[
 TimeoutOption = Annotated[
     float, typer.Option("--ready-timeout", metavar="SECONDS", help="How long to wait for that.")
 ]
-StopOption = Annotated[
-    bool,
+RestoreExecOption = Annotated[
+    str | None,
     typer.Option(
-        "--stop/--leave-running", help="End the server once the snapshot is verified and published."
+        "--restore-exec",
+        metavar="COMMAND",
+        help="Run this inside the container after each restore, before it counts as ready: "
+        "it is told COLDSTART_COPY_ID and COLDSTART_RANDOM_SEED.",
+    ),
+]
+RestoreTimeoutOption = Annotated[
+    float, typer.Option("--restore-timeout", metavar="SECONDS", help="How long that may take.")
+]
+GoldenOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--golden",
+        metavar="FILE",
+        help="Requests (TOML) whose answers are recorded now, and must come again after a restore.",
+    ),
+]
+PreDumpOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--pre-dump/--no-pre-dump",
+        help="Dump memory ahead, while the server runs; default: of large servers, where the kernel can.",
+    ),
+]
+StopOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--stop/--leave-running",
+        help="End the server once the snapshot is verified and published; default: only one of --spec.",
+    ),
+]
+SpecOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--spec", metavar="SPEC", help="Start the replica of this specification cold, and capture it."
+    ),
+]
+LevelOption = Annotated[
+    str,
+    typer.Option(
+        "--cpu-level",
+        metavar="LEVEL",
+        help="Hold that start to x86-64-v2, x86-64-v3 or x86-64-v4, for hosts with no more; or native.",
     ),
 ]
 
 
-@coldstart_command("lock_wait_seconds")
+@coldstart_command("store", "cache_dir", "health.expect_gpus", "lock_wait_seconds")
 def command(
     shell: Shell,
     name: NameArgument,
@@ -52,7 +103,17 @@ def command(
     pid: PidOption = None,
     ready_url: UrlOption = None,
     ready_timeout: TimeoutOption = 600.0,
-    stop: StopOption = False,
+    restore_exec: RestoreExecOption = None,
+    restore_timeout: RestoreTimeoutOption = 30.0,
+    golden: GoldenOption = None,
+    engine: EngineOption = None,
+    engine_url: EngineUrlOption = None,
+    weights: WeightsOption = None,
+    engine_timeout: EngineTimeoutOption = None,
+    pre_dump: PreDumpOption = None,
+    stop: StopOption = None,
+    spec: SpecOption = None,
+    cpu_level: LevelOption = "native",
     dry_run: DryRunOption = False,
 ) -> None:
     """Capture a ready server: memory, open files and, of a container, its writable layer.
@@ -60,8 +121,24 @@ def command(
     The server goes on serving, after a failure too. An earlier capture for the same kind of CPU is
     replaced when the new one is complete.
     """
-    from coldstart_snapshot.capture import CaptureRequest, create_snapshot
+    from coldstart_snapshot.answers.golden_file import load_golden
+    from coldstart_snapshot.capturing.capture import CaptureRequest, create_snapshot
 
+    if spec is not None:
+        if container is not None or pid is not None or ready_url is not None or runc_root is not None:
+            raise UsageError(
+                "--spec starts a server of its own: leave out --container, --pid, --ready-url and --runc-root"
+            )
+        if golden is not None:
+            raise UsageError("golden requests of a specification stand in it: --golden", hint="`[[golden]]`")
+        if any(option is not None for option in (engine, engine_url, weights, engine_timeout)):
+            raise UsageError("the engine of a specification stands in it: --engine", hint="`[engine]`")
+        create_from_spec(shell, name, spec, cpu_level, leave_running=stop is False, dry_run=dry_run)
+        return
+    if cpu_level != "native":
+        raise UsageError(
+            f"a running server cannot be held to {cpu_level} any more", hint="start it by `--spec SPEC`"
+        )
     request = CaptureRequest(
         name=name,
         container_id=container,
@@ -69,37 +146,31 @@ def command(
         pid=pid,
         ready_url=ready_url,
         ready_timeout_seconds=ready_timeout,
-        stop=stop,
+        golden=load_golden(golden, ready_url) if golden is not None else (),
+        pre_dump=pre_dump,
+        stop=bool(stop),
+        restore_command=_restore_command(restore_exec, restore_timeout),
+        engine=engine_settings(engine, engine_url, weights, engine_timeout, ready_url=ready_url),
         dry_run=dry_run,
     )
     captured = create_snapshot(request, shell.config, shell.printer.status)
-    for note in captured.notes:
-        shell.printer.note(note)
-    manifest = captured.manifest
-    if captured.published:
-        verb = "replaced" if captured.replaced else "created"
-        seconds = manifest.timings.get("frozen", manifest.timings.get("dump", 0.0))
-        shell.printer.answer(f"{verb} {name}/{manifest.variant}: {manifest.size_bytes / 1e6:.1f} MB")
-        shell.printer.note(f"the server stood still for {seconds:.2f} s")
-    else:
-        verb = "replace" if captured.replaced else "create"
-        shell.printer.answer(f"would {verb} {name}/{manifest.variant}: {len(manifest.tree)} processes")
-    shell.printer.document("snap.create", 1, _document(captured))
+    show_captured(shell, captured)
 
 
-def _document(captured: SnapshotVariant) -> dict[str, Any]:
-    manifest = captured.manifest
-    return {
-        "name": manifest.name,
-        "variant": manifest.variant,
-        "folder": str(captured.folder),
-        "kind": manifest.kind,
-        "published": captured.published,
-        "replaced": captured.replaced,
-        "stopped": captured.stopped,
-        "size_bytes": manifest.size_bytes,
-        "processes": len(manifest.tree),
-        "gpu_processes": sum(member.gpu for member in manifest.tree),
-        "timings": dict(manifest.timings),
-        "notes": list(captured.notes),
-    }
+def _restore_command(text: str | None, timeout_seconds: float) -> RestoreCommand | None:
+    import math
+    import shlex
+
+    from coldstart_snapshot.kept.restore_command import RestoreCommand
+
+    if text is None:
+        return None
+    try:
+        arguments = tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"restore command cannot be read: {text}: {error}") from error
+    if not arguments:
+        raise UsageError("restore command is empty: --restore-exec")
+    if not math.isfinite(timeout_seconds) or timeout_seconds <= 0:
+        raise UsageError(f"restore timeout is not a positive number of seconds: {timeout_seconds:g}")
+    return RestoreCommand(arguments, timeout_seconds)

@@ -19,7 +19,7 @@ def command(
     shell: Shell, name: NameArgument, variant: VariantOption = None, dry_run: DryRunOption = False
 ) -> None:
     """Delete a snapshot, or one of its variants, from this host."""
-    from coldstart_snapshot.inventory import remove_snapshot, select_variants
+    from coldstart_snapshot.kept.inventory import remove_snapshot, select_variants
 
     config = shell.config
     if dry_run:

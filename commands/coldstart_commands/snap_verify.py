@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from coldstart_commands.shell import Shell, coldstart_command
+from coldstart_commands.snap_stored import StoreOption, verify_stored
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the snapshot.")]
 VariantOption = Annotated[
@@ -15,11 +16,22 @@ VariantOption = Annotated[
 
 
 @coldstart_command()
-def command(shell: Shell, name: NameArgument, variant: VariantOption = None) -> None:
-    """Read every file of a snapshot and compare it with the manifest; a difference is exit 65."""
+def command(
+    shell: Shell, name: NameArgument, variant: VariantOption = None, store: StoreOption = None
+) -> None:
+    """Read every file of a snapshot and compare it with the manifest; a difference is exit 65.
+
+    So is a file or folder that somebody else owns or may write to, or a file with a second name.
+
+    In a store, manifests, maps and the sizes of packs are compared, and no contents are read: they are
+    compared when they are fetched.
+    """
+    if store is not None:
+        verify_stored(shell, store, name, variant)
+        return
     from coldstart_cli.errors import DataError
-    from coldstart_snapshot.inventory import DamagedVariant, list_variants, load_variant
-    from coldstart_snapshot.verify import VerifyResult, check_files
+    from coldstart_snapshot.kept.inventory import DamagedVariant, list_variants, load_variant
+    from coldstart_snapshot.kept.verify import VerifyResult, check_stored
 
     folder = shell.config.state_folder
     variants = list_variants(folder, name) if variant is None else (load_variant(folder, name, variant),)
@@ -31,7 +43,7 @@ def command(shell: Shell, name: NameArgument, variant: VariantOption = None) -> 
             label, result = found.variant, VerifyResult(0, 0, (found.problem,))
             newer = found if found.newer else newer
         else:
-            label, result = found.manifest.variant, check_files(found.folder, found.manifest)
+            label, result = found.manifest.variant, check_stored(found.folder, found.manifest, folder)
         for problem in result.problems:
             shell.printer.warning(f"{name}/{label}: {problem}")
         unreadable = isinstance(found, DamagedVariant) and found.newer

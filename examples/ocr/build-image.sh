@@ -9,6 +9,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 tools=$here/../../tools
 umask 022
+server_files=(server.py batching.py metrics.py ocr_reader.py)
 
 die() { echo "build-image: $*" >&2; exit 1; }
 say() { echo "build-image: $*" >&2; }
@@ -83,7 +84,7 @@ build() {  # inside mount and pid namespaces of its own: what is killed leaves n
 	mkdir "$root"
 	bootstrap "$root"
 	install_packages "$root"
-	install -D -m 644 "$here/server.py" "$root/srv/ocr/server.py"
+	for file in "${server_files[@]}"; do install -D -m 644 "$here/$file" "$root/srv/ocr/$file"; done
 	pack "$root" "$work/layout"
 	rm -rf "$output" "$output.inputs"
 	mv "$work/layout" "$output"
@@ -99,7 +100,7 @@ main() {
 	suite=$(suite_here)
 	architecture=$(dpkg --print-architecture)
 	base_version=1  # raise it when the list of what the root holds changes
-	inputs=$(cd "$here" && { echo "$suite $architecture"; cat build-image.sh requirements.txt server.py; } |
+	inputs=$(cd "$here" && { echo "$suite $architecture"; cat build-image.sh requirements.txt "${server_files[@]}"; } |
 		sha256sum | cut -d ' ' -f 1)
 	if [ "${COLDSTART_BUILD_INSIDE-}" = yes ]; then
 		build

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from PIL import Image, ImageDraw, ImageFont  # type: ignore[import-not-found]
+from PIL import Image, ImageDraw, ImageFont
 
 _FOLDER = Path(__file__).resolve().parent
 _SIZE_PIXELS = (1000, 760)

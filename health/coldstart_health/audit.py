@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -13,7 +12,7 @@ from typing import Any
 
 from coldstart_cli.errors import IoFailure
 from coldstart_cli.files import make_directory
-from coldstart_cli.regular import NotRegularError
+from coldstart_cli.regular import open_own
 from coldstart_health.moment import Moment
 from coldstart_health.quarantine_record import GpuName, GpuRecord, Quarantine
 from coldstart_health.strict_json import moment_json
@@ -67,12 +66,9 @@ def append_audit(state_folder: Path, entries: Iterable[dict[str, Any]]) -> None:
     make_directory(path.parent)
     try:
         _rotate(path)
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
+        descriptor = open_own(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o640)
         with os.fdopen(descriptor, "r+b", buffering=0) as stream:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise NotRegularError(path)
-            size = status.st_size
+            size = os.fstat(descriptor).st_size
             # a writer that was killed may have left half a line
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
                 lines = f"\n{lines}"

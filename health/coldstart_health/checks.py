@@ -144,8 +144,7 @@ class HealthRun:
         except ColdstartError as error:
             if configured.value is None:
                 self._note("inventory_unreadable", Verdict.UNKNOWN, error)
-        if configured.value is not None:
-            count = int(configured.value)
+        if (count := self._config.optional_integer("health.expect_gpus")) is not None:
             if count < 0:
                 raise ConfigError(f"expected GPUs must not be negative: {count} ({configured.source})")
             self._expected = Expectation(count, configured.source, explicit=True)

@@ -3,56 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 
-from coldstart_cli.files import atomic_write
-from coldstart_cli.plain import plain
-from coldstart_cli.regular import read_regular, require_output
+from coldstart_cli.prometheus import Metric, write_textfile
+from coldstart_cli.regular import read_regular
 from coldstart_health.verdict import FABRIC, HOST, HealthReport, Verdict
 from coldstart_host.gpu import GpuFacts
 
 _PREFIX = "coldstart_health_"
 _SUCCESS = "last_success_timestamp_seconds"
 _WORDS = ", ".join(f"{int(verdict)} {verdict.word}" for verdict in Verdict)
-Labels = Mapping[str, str]
 
 
-@dataclass
-class _Metric:
-    name: str
-    meaning: str
-    samples: list[tuple[Labels, float]] = field(default_factory=list)
-
-    def add(self, value: float | None, **labels: str) -> None:
-        if value is not None:
-            self.samples.append((labels, float(value)))
-
-    def lines(self) -> Iterator[str]:
-        if not self.samples:
-            return
-        yield f"# HELP {_PREFIX}{self.name} {self.meaning}"
-        yield f"# TYPE {_PREFIX}{self.name} gauge"
-        for labels, value in self.samples:
-            inside = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
-            yield f"{_PREFIX}{self.name}{{{inside}}} {value:.17g}"
+class _Metric(Metric):
+    def __init__(self, name: str, meaning: str) -> None:
+        super().__init__(_PREFIX + name, meaning)
 
 
-def write_textfile(path: Path, report: HealthReport, *, run: str, now_seconds: float) -> None:
-    """Replace the file whole: the exporter never reads half of one."""
-    require_output(path)
+def write_report(path: Path, report: HealthReport, *, run: str, now_seconds: float) -> None:
+    """The textfile of a run, `quick` or `deep`; in a success every check was made, whatever it found."""
     complete = all(check.error is None for check in report.checks)
     success = now_seconds if complete else _earlier_success(path)
-    text = textfile(report, run=run, now_seconds=now_seconds, success_seconds=success)
-    atomic_write(path, text.encode())
-
-
-def textfile(report: HealthReport, *, run: str, now_seconds: float, success_seconds: float | None) -> str:
-    """`run` is `quick` or `deep`; a success is a run in which every check was made, whatever it found."""
-    metrics = [*_verdicts(report, run), *_run(report, run, now_seconds, success_seconds)]
-    metrics += [*_gpus(report, run), *_host(report, run)]
-    return "".join(f"{line}\n" for metric in metrics for line in metric.lines())
+    metrics = [*_verdicts(report, run), *_run(report, run, now_seconds, success)]
+    write_textfile(path, [*metrics, *_gpus(report, run), *_host(report, run)])
 
 
 def _verdicts(report: HealthReport, run: str) -> Iterator[_Metric]:
@@ -153,11 +127,6 @@ def _host(report: HealthReport, run: str) -> Iterator[_Metric]:
     for key, percent in report.pressure.percents.items():
         used.add(percent / 100, run=run, what=key)
     yield used
-
-
-def _escaped(text: str) -> str:
-    # names may hold what a terminal obeys, and bytes that are no UTF-8
-    return plain(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _earlier_success(path: Path) -> float | None:

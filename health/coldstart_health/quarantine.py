@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from coldstart_cli.errors import ColdstartError, NegativeAnswer
@@ -34,38 +34,6 @@ class QuarantineUnreadableError(NegativeAnswer):
 
 class _DamagedError(QuarantineUnreadableError):
     """The content is at fault: worth a copy for whoever looks into it."""
-
-
-@dataclass(frozen=True)
-class BlockedGpu:
-    """A GPU on which nothing may be placed; without any of the three names: the whole host is meant."""
-
-    uuid: str | None
-    serial: str | None
-    pci_bus_id: str | None
-    verdict: str
-    reasons: tuple[str, ...]
-    since: str
-
-    @property
-    def is_host(self) -> bool:
-        return self.uuid is None and self.serial is None and self.pci_bus_id is None
-
-
-def blocked_gpus(state_folder: Path) -> tuple[BlockedGpu, ...]:
-    """What is recorded as in quarantine. Raises where that cannot be known: then everything is blocked."""
-    return tuple(
-        BlockedGpu(
-            uuid=record.name.uuid,
-            serial=record.name.serial,
-            pci_bus_id=record.name.pci_bus_id,
-            verdict=record.verdict.word,
-            reasons=tuple(cause.reason for cause in record.causes),
-            since=record.since.utc,
-        )
-        for record in load_quarantine(state_folder).records
-        if record.blocks
-    )
 
 
 def quarantine_path(state_folder: Path) -> Path:

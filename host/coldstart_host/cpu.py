@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,22 @@ from coldstart_host.cpuid import read_cpuid
 _XSTATE_LEAF = 0xD
 
 # x86-64 psABI levels by the names that Linux gives the flags (pni is SSE3, abm covers LZCNT)
-_X86_LEVELS: tuple[tuple[str, frozenset[str]], ...] = (
+X86_LEVELS: tuple[tuple[str, frozenset[str]], ...] = (
     ("x86-64-v1", frozenset({"lm", "cmov", "cx8", "fpu", "fxsr", "mmx", "syscall", "sse", "sse2"})),
     ("x86-64-v2", frozenset({"cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"})),
     ("x86-64-v3", frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"})),
     ("x86-64-v4", frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})),
+)
+
+
+# what saves which state, and where Intel ends it in the uncompacted form
+_XSAVE_BY_FLAG = (
+    ("xsave", 0x3, 576),
+    ("avx", 0x4, 832),
+    ("mpx", 0x18, 1088),
+    ("avx512f", 0xE0, 2688),
+    ("ospke", 0x200, 2696),
+    ("amx_tile", 0x60000, 11008),
 )
 
 
@@ -71,10 +82,28 @@ def read_cpu_facts(cpuinfo: Path = Path("/proc/cpuinfo")) -> CpuFacts:
     return _other(architecture, table)
 
 
+def cpu_facts_from_text(text: str) -> CpuFacts:
+    """Facts of another host from the text of its /proc/cpuinfo.
+
+    That does not tell the XSAVE sizes: they are what its flags lead to on CPUs known today.
+    """
+    table = _first_block(text)
+    if "Features" in table or "CPU implementer" in table:
+        return _other("aarch64", table)
+    facts = _x86("x86_64", table, sizes=False)
+    flags = set(facts.flags)
+    components = [(bits, end) for flag, bits, end in _XSAVE_BY_FLAG if flag in flags and "xsave" in flags]
+    mask = 0
+    for bits, _ in components:
+        mask |= bits
+    size_bytes = max((end for _, end in components), default=0)
+    return replace(facts, xsave_bytes=size_bytes, xsave_max_bytes=size_bytes, xfeatures_mask=mask)
+
+
 def psabi_level(flags: frozenset[str]) -> str:
     """The highest x86-64 psABI level whose flags, and those of all levels below it, are present."""
     reached = "x86-64"
-    for name, needed in _X86_LEVELS:
+    for name, needed in X86_LEVELS:
         if not needed <= flags:
             break
         reached = name
@@ -83,11 +112,15 @@ def psabi_level(flags: frozenset[str]) -> str:
 
 def _first_processor(cpuinfo: Path) -> dict[str, str]:
     """The first block of /proc/cpuinfo; arm64 kernels and x86 ones both repeat the flags per processor."""
-    table: dict[str, str] = {}
     try:
         text = cpuinfo.read_text("utf-8", "replace")
     except OSError as error:
         raise UnavailableError(f"cannot read {cpuinfo}: {error.strerror}", hint="mount /proc") from error
+    return _first_block(text)
+
+
+def _first_block(text: str) -> dict[str, str]:
+    table: dict[str, str] = {}
     for line in text.splitlines():
         name, separator, value = line.partition(":")
         if not separator:
@@ -98,12 +131,12 @@ def _first_processor(cpuinfo: Path) -> dict[str, str]:
     return table
 
 
-def _x86(architecture: str, table: Mapping[str, str]) -> CpuFacts:
+def _x86(architecture: str, table: Mapping[str, str], *, sizes: bool = True) -> CpuFacts:
     flags = tuple(sorted(set(table.get("flags", "").split())))
     if not flags:
         raise UnavailableError("/proc/cpuinfo lists no CPU flags", hint="mount the host's /proc")
     xsave_bytes = xsave_max_bytes = xfeatures_mask = 0
-    if "xsave" in flags:
+    if sizes and "xsave" in flags:
         low, xsave_bytes, xsave_max_bytes, high = read_cpuid(_XSTATE_LEAF, 0)
         xfeatures_mask = high << 32 | low
     return CpuFacts(

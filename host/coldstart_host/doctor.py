@@ -57,7 +57,7 @@ def standard_checks() -> tuple[tuple[str, Check], ...]:
         ("user", doctor_system.user),
         ("fuse", doctor_system.fuse),
         ("fusermount3", doctor_programs.fusermount3),
-        ("pyfuse3", doctor_programs.pyfuse3),
+        ("image packages", doctor_programs.image_packages),
         ("overlay", doctor_system.overlay),
         ("criu", doctor_programs.criu),
         ("runc", doctor_programs.runc),

@@ -9,8 +9,11 @@ from coldstart_cli.process import INSTALL_HINTS, find_program, last_lines
 from coldstart_host import gpu_module
 from coldstart_host.doctor_finding import Budget, DoctorInput, Fact, Finding, Status
 from coldstart_host.gpu_probe import read_gpus
+from coldstart_host.kernel import release_number
 from coldstart_host.pci import PciGpu, pci_gpus
 
+# the first driver with cuCheckpointProcess*
+_CHECKPOINT_API_SINCE = (570, 0)
 _NO_GPU = "no NVIDIA GPU on this host"
 
 
@@ -45,6 +48,10 @@ def cuda_checkpoint(configured: DoctorInput, budget: Budget) -> Finding:
     try:
         path = find_program("cuda-checkpoint", configured.cuda_checkpoint)
     except UnavailableError as error:
+        driver_version = gpu_module.module_version() or ""
+        if release_number(driver_version) >= _CHECKPOINT_API_SINCE:
+            detail = f"not installed; driver {driver_version} has a checkpoint API, which is used instead"
+            return Finding("cuda-checkpoint", Status.NOTE, detail)
         return _missing("cuda-checkpoint", error.message, cost, INSTALL_HINTS["cuda-checkpoint"])
     done = budget.run(path, "--help")
     output = f"{done.text}\n{done.stderr.decode('utf-8', 'replace')}"

@@ -6,10 +6,9 @@ import importlib.metadata
 import importlib.util
 import os
 import re
-import sys
 
 from coldstart_cli.errors import UnavailableError
-from coldstart_cli.process import INSTALL_HINTS, find_program, last_lines
+from coldstart_cli.process import INSTALL_HINTS, find_program
 from coldstart_host.doctor_finding import Budget, DoctorInput, Fact, Finding, Status
 from coldstart_host.kernel import criu_needed, read_kernel_facts, release_number
 
@@ -71,16 +70,13 @@ def fusermount3(configured: DoctorInput, budget: Budget) -> Finding:
     return _program("fusermount3", None, budget, cost, status)
 
 
-def pyfuse3(configured: DoctorInput, budget: Budget) -> Finding:
-    del configured
-    # in a process of its own: a library that does not match its libfuse3 can take the interpreter with it
-    script = "import pyfuse3; print(pyfuse3.__version__)"
-    done = budget.run(sys.executable, "-c", script)
-    if done.status == 0:
-        version = done.text.strip()
-        return Finding("pyfuse3", Status.OK, f"version {version}", facts={"version": version})
-    detail = f"cannot be imported: {last_lines(done.stderr, 1)}"
-    return Finding("pyfuse3", Status.FAULT, detail, "image mount, launch", "pip install 'coldstart[image]'")
+def image_packages(configured: DoctorInput, budget: Budget) -> Finding:
+    del configured, budget
+    absent = [name for name in ("obstore", "zstandard") if importlib.util.find_spec(name) is None]
+    if not absent:
+        return Finding("image packages", Status.OK, "obstore and zstandard are installed")
+    detail, cost = f"not installed: {', '.join(absent)}", "image mount, launch"
+    return Finding("image packages", Status.FAULT, detail, cost, "pip install 'coldstart[image]'")
 
 
 def ortools(configured: DoctorInput, budget: Budget) -> Finding:

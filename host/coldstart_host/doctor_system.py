@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+from coldstart_cli.errors import ConfigError
+from coldstart_cli.own_folders import require_own_folder
 from coldstart_host.cgroup import CgroupLayout, read_cgroup_facts
 from coldstart_host.cpu import read_cpu_facts
 from coldstart_host.doctor_finding import Budget, DoctorInput, Fact, Finding, Status
@@ -39,7 +41,10 @@ def cpu(configured: DoctorInput, budget: Budget) -> Finding:
     del configured, budget
     facts = read_cpu_facts()
     xsave = f", XSAVE area {facts.xsave_bytes} bytes" if facts.xsave_bytes else ""
-    return Finding("cpu", Status.OK, f"{facts.brand or facts.vendor}, {facts.level}{xsave}")
+    held = "cpuid_fault" in facts.flags
+    by = ", variants of lower levels are proven by answering CPUID" if held else ""
+    detail = f"{facts.brand or facts.vendor}, {facts.level}{xsave}{by}"
+    return Finding("cpu", Status.OK, detail, facts={"level": facts.level, "cpuid_fault": held})
 
 
 def user(configured: DoctorInput, budget: Budget) -> Finding:
@@ -149,6 +154,10 @@ def _folder(check: str, folder: Path, cost: str, key: str) -> Finding:
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     values: dict[str, Fact] = {"path": str(folder)}
+    try:
+        require_own_folder(folder, key)
+    except ConfigError as error:
+        return Finding(check, Status.FAULT, error.message, cost, error.hint, values)
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         status = Status.FAULT if os.geteuid() == 0 else Status.NOTE
         remedy = f"name another folder with `{key}` in the configuration"

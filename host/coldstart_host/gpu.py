@@ -155,6 +155,10 @@ class GpuFacts:
     mig_enabled_after_reset: bool | None = None
     compute_mode: int | None = None
     process_ids: tuple[int, ...] | None = None
+    # bytes of each of them, None where the driver does not tell; those of MPS are clients of its server
+    process_memory: tuple[tuple[int, int | None], ...] | None = None
+    mps_process_ids: tuple[int, ...] | None = None
+    minor_number: int | None = None
     nvlinks_active: int | None = None
     nvlinks: int | None = None
     nvlink_errors: tuple[NvLinkErrors, ...] = ()
@@ -232,6 +236,9 @@ def gpu_from_json(document: Mapping[str, Any]) -> GpuFacts:
     values["faults"] = tuple(NvmlFault(**fault) for fault in values.get("faults", ()))
     values["nvlink_errors"] = tuple(NvLinkErrors(**link) for link in values.get("nvlink_errors", ()))
     values["skipped"] = tuple(values.get("skipped", ()))
-    if values.get("process_ids") is not None:
-        values["process_ids"] = tuple(values["process_ids"])
+    for name in ("process_ids", "mps_process_ids"):
+        if values.get(name) is not None:
+            values[name] = tuple(values[name])
+    if values.get("process_memory") is not None:
+        values["process_memory"] = tuple((pid, used) for pid, used in values["process_memory"])
     return GpuFacts(**values)

@@ -196,18 +196,28 @@ def _modes(of: GpuQuestions) -> None:
 
 def _use(of: GpuQuestions) -> None:
     """The processes of every kind that the GPU tells of; None where it tells of none."""
-    kinds = [of.ask(f"nvmlDeviceGet{kind}", *_ways(of, kind)) for kind in _PROCESS_KINDS]
-    known = [pids for pids in kinds if pids is not None]
-    of.values["process_ids"] = tuple(sorted({pid for pids in known for pid in pids})) if known else None
+    kinds = {kind: of.ask(f"nvmlDeviceGet{kind}", *_ways(of, kind)) for kind in _PROCESS_KINDS}
+    known = [processes for processes in kinds.values() if processes is not None]
+    memory = {pid: used for processes in known for pid, used in processes}
+    of.values["process_ids"] = tuple(sorted(memory)) if known else None
+    of.values["process_memory"] = tuple(sorted(memory.items())) if known else None
+    mps = kinds[_MPS_PROCESSES]
+    of.values["mps_process_ids"] = None if mps is None else tuple(sorted(pid for pid, _ in mps))
+    of.values["minor_number"] = of.plain("nvmlDeviceGetMinorNumber")
 
 
-_PROCESS_KINDS = ("ComputeRunningProcesses", "GraphicsRunningProcesses", "MPSComputeRunningProcesses")
+_MPS_PROCESSES = "MPSComputeRunningProcesses"
+_PROCESS_KINDS = ("ComputeRunningProcesses", "GraphicsRunningProcesses", _MPS_PROCESSES)
+
+_Processes = tuple[tuple[int, int | None], ...]
 
 
-def _ways(of: GpuQuestions, kind: str) -> Iterator[Callable[[], tuple[int, ...]]]:
+def _ways(of: GpuQuestions, kind: str) -> Iterator[Callable[[], _Processes]]:
     for version in (3, 2):
         function = getattr(of.nvml, f"nvmlDeviceGet{kind}_v{version}")
-        yield lambda function=function: tuple(process.pid for process in function(of.handle))  # type: ignore[misc]
+        yield lambda function=function: tuple(  # type: ignore[misc]
+            (process.pid, process.usedGpuMemory) for process in function(of.handle)
+        )
 
 
 def _validate_inforom(of: GpuQuestions) -> None:

@@ -77,4 +77,4 @@ def _fuse_problem(device: Path) -> str | None:
 
 def boot_id(proc: Path = _PROC) -> str:
     """Names this boot: no clock is involved, and no two boots share it."""
-    return (proc / "sys/kernel/random/boot_id").read_text("ascii").strip()
+    return (proc / "sys/kernel/random/boot_id").read_bytes().decode("ascii").strip()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 _UNWIND_SECONDS = 5.0
@@ -24,6 +26,9 @@ class Beside:
         self._threads: list[threading.Thread] = []
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
+        # brings `logging` along, and a restore needs it only once criu works
+        from concurrent.futures import Future
+
         future: Future[T] = Future()
 
         def run() -> None:
@@ -36,6 +41,17 @@ class Beside:
         thread.start()
         self._threads.append(thread)
         return future
+
+    def later(self, work: Callable[[], T]) -> Callable[[], Future[T]]:
+        """Work that begins when what is returned is called first; each call gives its future."""
+        begun: list[Future[T]] = []
+
+        def begin() -> Future[T]:
+            if not begun:
+                begun.append(self.submit(work))
+            return begun[0]
+
+        return begin
 
     def __enter__(self) -> Self:
         return self

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coldstart_cli.errors import DataError
+from coldstart_cli.errors import DataError, UsageError
 from coldstart_launch.roots import FolderRoot, ImageRoot, OverlayRoot, Root
 from coldstart_launch.spec import DEFAULT_READY_TIMEOUT_SECONDS, HostMount, Readiness, ReplicaSpec
 
 if TYPE_CHECKING:
-    from coldstart_snapshot.inventory import StoredVariant
-    from coldstart_snapshot.manifest import Manifest
+    from coldstart_launch.publish import Publication
+    from coldstart_snapshot.kept.inventory import StoredVariant
+    from coldstart_snapshot.kept.manifest import Manifest
 
 
 def recorded_replica(stored: StoredVariant, name: str, store: str) -> tuple[ReplicaSpec, Root]:
     """Specification and root of a captured container, to be run under `name`."""
-    from coldstart_snapshot.bundle import network_is_shared, read_bundle
+    from coldstart_snapshot.containers.bundle import network_is_shared, read_bundle
+    from coldstart_snapshot.containers.cdi_edits import injected, without_devices
 
-    bundle = read_bundle(stored.folder / "bundle")
+    given = read_bundle(stored.folder / "bundle")
+    bundle = without_devices(given)
     process: Mapping[str, Any] = bundle.get("process", {})
     user: Mapping[str, Any] = process.get("user", {})
     ready = stored.manifest.ready
@@ -39,13 +43,33 @@ def recorded_replica(stored: StoredVariant, name: str, store: str) -> tuple[Repl
         ),
         snapshot=stored.manifest.name,
         groups=tuple(user.get("additionalGids", ())),
+        restore_command=stored.manifest.restore_command,
+        stream=stored.manifest.stream,
+        engine=stored.manifest.engine,
+        devices=injected(given),
     )
     return spec, root
 
 
+def with_network(spec: ReplicaSpec, network: str | None, publish: tuple[Publication, ...]) -> ReplicaSpec:
+    """The same replica in another network, with published ports."""
+    if network is not None and network not in {"host", "own"} and not network.startswith("/"):
+        raise UsageError(f"no such network: {network}", hint="host, own, or the path of a network namespace")
+    if network == "host" and publish:
+        raise UsageError("options exclude each other: --network host and --publish")
+    if spec.network == "none":
+        if network not in {None, "own"}:
+            raise UsageError(
+                f"snapshot brings a network of its own: {spec.snapshot}",
+                hint="leave `--network` out; `--publish` leads into it",
+            )
+        return replace(spec, publish=publish)
+    return replace(spec, network=network or ("own" if publish else spec.network), publish=publish)
+
+
 def recorded_root(manifest: Manifest, store: str) -> Root:
     """The root that a container was captured on, found again by digest or by path."""
-    from coldstart_snapshot.roots import RootKind
+    from coldstart_snapshot.containers.roots import RootKind
 
     source = manifest.root
     if source is None:
@@ -60,8 +84,10 @@ def recorded_root(manifest: Manifest, store: str) -> Root:
 
 
 def _host_mounts(bundle: Mapping[str, Any]) -> list[HostMount]:
+    from coldstart_snapshot.containers.bundle import is_bound
+
     return [
         HostMount(Path(mount["source"]), mount["destination"], "ro" in mount.get("options", ()))
         for mount in bundle.get("mounts", ())
-        if mount.get("type") == "bind" or {"bind", "rbind"} & set(mount.get("options", ()))
+        if is_bound(mount)
     ]

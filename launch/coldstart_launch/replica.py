@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from coldstart_cli.config import Config
-from coldstart_cli.errors import BusyError, ColdstartError
+from coldstart_cli.errors import BusyError, ColdstartError, DataError, NotFoundError
 from coldstart_cli.files import atomic_write, exclusive_lock, make_directory, remove_tree
 from coldstart_cli.process import last_lines, start_ticks
 
 _RECORD_SCHEMA = "coldstart.replica"
+# for whoever takes down what a killed launch left, criu's last moments included
+TAKE_DOWN_SECONDS = 60.0
+_LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class Replica:
         self.config = config
         self.folder = config.run_folder / "replicas" / name
         self.root = self.folder / "root"
+        self.namespace = self.folder / "network"
+        self.published = self.folder / "published"
         self.runc_root = config.run_folder / "runc"
         # the writable layer may be large: /run is memory
         self.scratch = config.state_folder / "replicas" / name
@@ -58,7 +64,8 @@ class Replica:
     def claim(self, note: Callable[[str], None]) -> Iterator[None]:
         """Hold the name; take down what a crashed launch of it left; take everything down at the end."""
         try:
-            with exclusive_lock(self._lock, wait_seconds=self.config.number("lock_wait_seconds")):
+            with ExitStack() as held:
+                self._hold(held)
                 if self.left_anything():
                     note(f"taking down what an earlier launch of `{self.name}` left")
                     self.take_down()
@@ -77,6 +84,25 @@ class Replica:
                     hint="`coldstart launch SPEC --stop` ends it",
                 ) from error
             raise
+
+    def _hold(self, held: ExitStack) -> None:
+        """Take the name's lock; whoever takes down what a killed launch left is waited for."""
+        deadline = time.monotonic() + TAKE_DOWN_SECONDS
+        wait_seconds = self.config.number("lock_wait_seconds")
+        while True:
+            try:
+                held.enter_context(exclusive_lock(self._lock, wait_seconds=wait_seconds))
+            except BusyError:
+                if self.supervised() or time.monotonic() > deadline:
+                    raise
+                wait_seconds = _LOOK_SECONDS
+            else:
+                return
+
+    def supervised(self) -> bool:
+        """Whether the process that supervises this replica is on record and lives."""
+        record = self.read()
+        return record is not None and record.supervisor_lives()
 
     def write(self, record: ReplicaRecord) -> None:
         """Put on record what is about to be made, with this process as its supervisor."""
@@ -108,31 +134,51 @@ class Replica:
         return self.folder.exists() or self.scratch.exists()
 
     def take_down(self) -> None:
-        """Container, mounts, then folders and record once those are gone; the first failure is raised."""
+        """Container, network, mounts, then folders and record if those are gone; raises what failed first."""
         failures: list[ColdstartError] = []
-        for step in (self.end_container, self.unmount):
+        for step in (self.end_container, self.end_network, self.unmount):
             try:
                 step()
             except ColdstartError as error:
                 failures.append(error)
         if failures:
             raise failures[0]  # the record stays: the next attempt must know what there is
+        self.release_gpus()
         self._remove_folders()
 
     def end_container(self) -> None:
-        from coldstart_snapshot.container import kill_and_delete
+        from coldstart_snapshot.containers.container import kill_and_delete
 
         kill_and_delete(self.name, runc_root=self.runc_root, runc=self.config.text("programs.runc"))
 
+    def end_network(self) -> None:
+        from coldstart_launch.replica_network import end_network
+
+        end_network(self)
+
     def unmount(self) -> None:
         """End whatever is mounted at the root: an image with its server, or a bare overlay."""
-        from coldstart_fs.kernel_mounts import mount_at, unmount_now
-        from coldstart_fs.mount import find_mount, unmount
+        from coldstart_fs.mounts.kernel_mounts import mount_at, unmount_now
+        from coldstart_fs.mounts.mount import find_mount, unmount
 
         if find_mount(self.root, self.config.run_folder) is not None:
             unmount(self.root, run_folder=self.config.run_folder)
         elif mount_at(self.root) is not None:
             unmount_now(self.root)
+
+    @property
+    def holder(self) -> str:
+        """This replica's name in the pool of GPUs."""
+        return f"replica:{self.name}"
+
+    def release_gpus(self) -> None:
+        """Give back what the replica had, now that nothing of it uses a GPU any more."""
+        from coldstart_pool.live.state import release, state_path
+
+        if state_path(self.config.state_folder).exists():
+            # a state that cannot be read is for who takes from it to refuse
+            with suppress(NotFoundError, DataError):
+                release(self.config.state_folder, self.holder)
 
     def _remove_folders(self) -> None:
         remove_tree(self.folder)

@@ -13,7 +13,7 @@ from coldstart_cli.files import make_directory
 from coldstart_launch.replica import Replica
 
 if TYPE_CHECKING:
-    from coldstart_snapshot.roots import RootSource
+    from coldstart_snapshot.containers.roots import RootSource
 
 
 class Root(Protocol):
@@ -44,45 +44,47 @@ class Root(Protocol):
 
 @dataclass(frozen=True)
 class ImageRoot:
-    """An image of the store under a writable overlay."""
+    """An image of the store under a writable overlay; `workload` names its trace, else the replica does."""
 
     name: str
     store: str
+    workload: str | None = None
 
     @property
     def label(self) -> str:
         return self.name
 
     def identity(self, config: Config) -> str:
-        from coldstart_fs.names import digest_text
-        from coldstart_fs.references import resolve_image
-        from coldstart_fs.store_url import open_store
+        from coldstart_fs.format.names import digest_text
+        from coldstart_fs.stores.references import resolve_image
+        from coldstart_fs.stores.store_url import open_store
 
         return digest_text(resolve_image(open_store(self.store), self.name, cache=config.cache_folder).digest)
 
     def open(self, replica: Replica, before_overlay: Callable[[], None], tell: Callable[[str], None]) -> Path:
-        from coldstart_fs.mount import MountRequest, mount_detached
+        from coldstart_fs.mounts.mount import MountRequest, mount_detached
+        from coldstart_fs.traces.options import TraceOptions
 
         make_directory(replica.root, mode=0o755)
-        request = MountRequest(
+        request = MountRequest.configured(
+            replica.config,
             name=self.name,
             mountpoint=replica.root,
             store=self.store,
-            cache=replica.config.cache_folder,
-            run_folder=replica.config.run_folder,
             overlay=replica.overlay,
             # a root file system without its setuid programs and devices would not be the image
             suid=True,
             dev=True,
+            traces=TraceOptions.from_config(replica.config, workload=self.workload or replica.name),
         )
         for note in mount_detached(request, before_overlay=before_overlay).notes:
             tell(note)
         return replica.root
 
     def configuration(self, config: Config) -> Mapping[str, Any]:
-        from coldstart_fs.images import image_configuration
-        from coldstart_fs.references import resolve_image
-        from coldstart_fs.store_url import open_store
+        from coldstart_fs.stores.images import image_configuration
+        from coldstart_fs.stores.references import resolve_image
+        from coldstart_fs.stores.store_url import open_store
 
         store = open_store(self.store)
         return image_configuration(
@@ -90,8 +92,8 @@ class ImageRoot:
         )
 
     def source(self, path: Path) -> RootSource:
-        from coldstart_fs.store_url import open_store
-        from coldstart_snapshot.roots import detect_root
+        from coldstart_fs.stores.store_url import open_store
+        from coldstart_snapshot.containers.roots import detect_root
 
         return replace(detect_root(path), name=self.name, store=open_store(self.store).url)
 
@@ -110,7 +112,7 @@ class OverlayRoot:
         del config
 
     def open(self, replica: Replica, before_overlay: Callable[[], None], tell: Callable[[str], None]) -> Path:
-        from coldstart_fs.kernel_mounts import mount_overlay
+        from coldstart_fs.mounts.kernel_mounts import mount_overlay
 
         del tell
         _require_folder(self.lower)
@@ -125,7 +127,7 @@ class OverlayRoot:
         return {}
 
     def source(self, path: Path) -> RootSource:
-        from coldstart_snapshot.roots import detect_root
+        from coldstart_snapshot.containers.roots import detect_root
 
         return detect_root(path)
 
@@ -154,7 +156,7 @@ class FolderRoot:
         return {}
 
     def source(self, path: Path) -> RootSource:
-        from coldstart_snapshot.roots import detect_root
+        from coldstart_snapshot.containers.roots import detect_root
 
         return detect_root(path)
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coldstart_cli.config import Config
 from coldstart_cli.errors import DataError
-from coldstart_fs.configuration import parse_configuration
+from coldstart_fs.looking.configuration import parse_configuration
 from coldstart_launch.spec import ReplicaSpec
 
 if TYPE_CHECKING:
-    from coldstart_snapshot.container import ContainerSpec
-    from coldstart_snapshot.restore import RestorePlan
+    from coldstart_snapshot.containers.new_bundle import ContainerSpec
+    from coldstart_snapshot.restoring.restore import RestorePlan
 
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PASSWD_LIMIT_BYTES = 1 << 20
@@ -56,9 +57,17 @@ def merge_runtime(spec: ReplicaSpec, image: Mapping[str, Any], root: Path) -> Ru
     )
 
 
+def require_devices(spec: ReplicaSpec, config: Config) -> None:
+    """Refuse devices that no CDI specification of this host names."""
+    if spec.devices:
+        from coldstart_snapshot.containers.container import host_devices
+
+        host_devices(config).edits(spec.devices)
+
+
 def container_spec(spec: ReplicaSpec, image: Mapping[str, Any], *, root: Path, log: Path) -> ContainerSpec:
     """The container that starts this replica cold on a mounted root."""
-    from coldstart_snapshot.container import ContainerSpec, Mount
+    from coldstart_snapshot.containers.new_bundle import ContainerSpec, Mount
 
     runtime = merge_runtime(spec, image, root)
     return ContainerSpec(
@@ -71,14 +80,19 @@ def container_spec(spec: ReplicaSpec, image: Mapping[str, Any], *, root: Path, l
         uid=runtime.uid,
         gid=runtime.gid,
         groups=runtime.groups,
-        network=spec.network,
+        # a network that is lent looks like the host's from inside
+        network="none" if spec.network == "none" else "host",
+        devices=spec.devices,
         mounts=tuple(Mount(mount.source, mount.destination, mount.read_only) for mount in spec.mounts),
     )
 
 
 def snapshot_difference(plan: RestorePlan, spec: ReplicaSpec, identity: str | None) -> str | None:
     """In what a snapshot is not of this replica: a name alone must not bring back another server."""
-    from coldstart_snapshot.bundle import network_is_shared, read_bundle
+    from coldstart_snapshot.answers.golden import same_questions
+    from coldstart_snapshot.containers.bundle import network_is_shared, read_bundle
+    from coldstart_snapshot.cpu.caps import capped_environment
+    from coldstart_snapshot.processes.secrets_found import redact_arguments
 
     recorded_root = plan.manifest.root
     recorded_image = recorded_root.image if recorded_root is not None else None
@@ -87,17 +101,42 @@ def snapshot_difference(plan: RestorePlan, spec: ReplicaSpec, identity: str | No
     bundle = read_bundle(plan.folder / "bundle")
     process = bundle.get("process", {})
     if spec.command and tuple(process.get("args", ())) != spec.command:
-        return f"it runs {' '.join(process.get('args', ()))}"
+        return f"it runs {' '.join(redact_arguments(process.get('args', ())))}"
     if spec.working_directory and process.get("cwd") != spec.working_directory:
         return f"it runs in {process.get('cwd')}"
     if difference := _user_difference(spec, process.get("user", {})):
         return difference
     recorded = dict(entry.split("=", 1) for entry in process.get("env", ()) if "=" in entry)
-    for name, value in spec.environment.items():
-        if recorded.get(name) != value:
+    caps = plan.manifest.caps
+    wanted = capped_environment(caps.level, spec.environment) if caps is not None else spec.environment
+    for name in spec.environment:
+        if recorded.get(name) != wanted[name]:
             return f"its environment has another {name}"
-    if network_is_shared(bundle) != (spec.network == "host"):
+    if network_is_shared(bundle) != (spec.network != "none"):
         return "it uses another network"
+    if spec.golden and not same_questions(plan.manifest.golden, spec.golden):
+        return "it has no recorded answers to these golden requests"
+    return _privilege_difference(spec, bundle)
+
+
+def _privilege_difference(spec: ReplicaSpec, bundle: Mapping[str, Any]) -> str | None:
+    """In what a snapshot may do more, or sees other folders, than a cold start of this replica would."""
+    from coldstart_snapshot.containers.bundle import DEFAULT_CAPABILITIES
+    from coldstart_snapshot.containers.privileges import CDI_DEVICES, NO_SECCOMP, mount_text, privileges_of
+    from coldstart_snapshot.containers.seccomp import default_profile
+
+    mounts = {
+        mount_text(str(mount.source.resolve()), mount.destination, read_only=mount.read_only)
+        for mount in spec.mounts
+    }
+    recorded = set(privileges_of(bundle))
+    allowed = {*mounts, CDI_DEVICES} if spec.devices or spec.gpus else mounts
+    if default_profile(DEFAULT_CAPABILITIES) is None:
+        allowed = {*allowed, NO_SECCOMP}
+    if more := sorted(recorded - allowed):
+        return f"it has what the specification does not give: {'; '.join(more)}"
+    if missing := sorted(mounts - recorded):
+        return f"it lacks what the specification gives: {'; '.join(missing)}"
     return None
 
 

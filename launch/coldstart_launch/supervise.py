@@ -8,10 +8,15 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coldstart_cli.config import Config
 from coldstart_cli.errors import BusyError, NotFoundError, near_matches_hint
-from coldstart_launch.replica import Replica, replica_names
+from coldstart_cli.regular import open_own
+from coldstart_launch.replica import TAKE_DOWN_SECONDS, Replica, replica_names
+
+if TYPE_CHECKING:
+    from coldstart_launch.chain import Running
 
 _STOP_TIMEOUT_SECONDS = 60.0
 _POLL_SECONDS = 0.05
@@ -36,6 +41,28 @@ def wait_for_end(*pids: int) -> int:
             os.close(descriptor)
 
 
+def replica_ends(running: Running) -> bool:
+    """Block until the replica has ended (true), or until nobody serves the files of its root any more.
+
+    Signals unwind through here.
+    """
+    from coldstart_snapshot.containers.network import foreign_network, inside
+
+    is_image = running.image_server() is not None
+    while True:
+        server = running.image_server()
+        if is_image and server is None:
+            return False
+        forwarders = running.publisher.pids
+        watched = [running.outcome.pid, *([server.guardian.pid] if server is not None else []), *forwarders]
+        ended = wait_for_end(*watched)
+        if ended == running.outcome.pid:
+            return True
+        if ended in forwarders:
+            with inside(foreign_network(running.outcome.pid)):
+                running.publisher.revive(ended)
+
+
 def move_to_background(replica: Replica, log: Path) -> bool:
     """Fork: False in the caller, which must leave at once without cleaning up, True in the supervisor.
 
@@ -50,7 +77,7 @@ def move_to_background(replica: Replica, log: Path) -> bool:
     os.close(reading)
     os.setsid()
     os.chdir("/")
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    descriptor = open_own(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(descriptor, stream)
     with open(os.devnull, "rb") as nothing:
@@ -62,6 +89,13 @@ def move_to_background(replica: Replica, log: Path) -> bool:
     return True
 
 
+def _wait_taken_down(replica: Replica) -> None:
+    """Until whoever takes down what a killed launch left is done, or a launch is under way."""
+    deadline = time.monotonic() + TAKE_DOWN_SECONDS
+    while replica.is_held() and not replica.supervised() and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+
+
 def stop_replica(name: str, config: Config) -> None:
     """Ask a replica's supervisor to take it down, or take down what a dead one left."""
     replica = Replica(name, config)
@@ -69,6 +103,11 @@ def stop_replica(name: str, config: Config) -> None:
     if not replica.left_anything() and not replica.is_held():
         hint = near_matches_hint(name, replica_names(config))
         raise NotFoundError(f"no replica of that name runs here: {name}", hint=hint)
+    if replica.is_held() and not replica.supervised():
+        _wait_taken_down(replica)
+        record = replica.read()
+        if not replica.left_anything() and not replica.is_held():
+            return
     if replica.is_held():
         if record is None or not record.supervisor_lives():
             raise BusyError(f"replica is being started or taken down: {name}", hint="try again in a moment")

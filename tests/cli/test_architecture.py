@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -22,8 +23,8 @@ FLOORS = {
     "coldstart_launch": 3,
     "coldstart_commands": 4,
 }
-# the one door between two rooms of a floor: snapshots keep to the store's door
-DOORS = {("coldstart_snapshot", "coldstart_fs.store")}
+# the one door between two rooms of a floor: the module through which snapshots reach stores
+DOORS = {("coldstart_snapshot/distribution/distribute.py", "coldstart_fs")}
 # the shell: what prints, parses arguments and ends the process
 SHELL = {f"coldstart_cli/{name}.py" for name in ("app", "entry", "printer", "signals")}
 OUTSIDE = {"subprocess", "pty", "multiprocessing", "popen2"}
@@ -33,8 +34,14 @@ PROCESS_CALLS = {
 }  # fmt: skip
 
 
-# a supervisor that goes on in the background is no other program: it is this one, with the same locks
-FORKS = {"coldstart_launch/supervise.py": {"fork"}}
+# what goes on in the background is no other program: it is this one, with its locks and its modules
+FORKS = {
+    "coldstart_cli/dead_man.py": {"fork", "execv"},
+    "coldstart_launch/supervise.py": {"fork"},
+    "coldstart_fs/mounts/image_host.py": {"fork"},
+    "coldstart_fs/mounts/keeping.py": {"fork"},
+    "coldstart_fs/mounts/server_child.py": {"fork"},
+}
 
 
 def _sources() -> list[Path]:
@@ -84,7 +91,7 @@ def test_imports_go_down(package: str) -> None:
             target = imported.split(".")[0]
             if target not in FLOORS or target == package or FLOORS[target] < FLOORS[package]:
                 continue
-            if not any(package == a and f"{imported}.".startswith(f"{door}.") for a, door in DOORS):
+            if (_name(path), target) not in DOORS:
                 wrong.append(f"{_name(path)}:{line} imports {imported}")
     assert wrong == []
 
@@ -119,7 +126,16 @@ def test_components_do_not_print_or_exit() -> None:
 
 
 # modules that are programs of their own, started with `python -m`: their stdout is what their parent reads
-PROGRAMS = ("coldstart_host/gpu_probe.py:", "coldstart_host/cuda_copy_probe.py:", "coldstart_fs/serving.py:")
+PROGRAMS = (
+    "coldstart_cli/dead_man.py:",
+    "coldstart_snapshot/cuda/driver_worker.py:",
+    "coldstart_host/gpu_probe.py:",
+    "coldstart_host/cuda_copy_probe.py:",
+    "coldstart_fs/mounts/keeping.py:",
+    "coldstart_fs/mounts/image_host.py:",
+    "coldstart_fs/mounts/server_child.py:",
+    "coldstart_snapshot/cpu/cpuid_tracer.py:",
+)
 
 
 def test_commands_leave_printing_to_the_printer_and_exiting_to_errors() -> None:
@@ -159,3 +175,16 @@ def test_modules_stay_readable_in_one_sitting() -> None:
 
 def _lines(path: Path) -> int:
     return len(path.read_text("utf-8").splitlines())
+
+
+def test_the_rooms_of_the_snapshot_component_form_no_circle() -> None:
+    folder = REPOSITORY / "snapshot" / "coldstart_snapshot"
+    uses: dict[str, set[str]] = {}
+    for path in folder.glob("*/*.py"):
+        found = re.findall(r"\bcoldstart_snapshot\.(\w+)\.\w+", path.read_text("utf-8"))
+        uses.setdefault(path.parent.name, set()).update(set(found) - {path.parent.name})
+    # what uses nothing that is left is taken away, until nothing is left
+    left = dict(uses)
+    while free := {room for room, used in left.items() if not used & left.keys()}:
+        left = {room: used for room, used in left.items() if room not in free}
+    assert left == {}

@@ -56,7 +56,7 @@ def offered(line: str, **environment: str) -> list[str]:
         env={**os.environ, "PATH": "/nowhere", **environment},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     assert result.stderr == ""
@@ -110,11 +110,11 @@ def test_bash_offers_the_mount_points_of_this_host(state: Path, tmp_path: Path) 
         (tmp_path / name).mkdir()
     options = ",".join(f"{key}dir={tmp_path}/{key}" for key in ("lower", "upper", "work"))
     point = tmp_path / "here"
-    subprocess.run(["mount", "-t", "overlay", "-o", options, "coldstart", point], check=True, timeout=20)
+    subprocess.run(["mount", "-t", "overlay", "-o", options, "coldstart", point], check=True, timeout=60)
     try:
         assert offered(f"coldstart image unmount {tmp_path}/") == [str(point)]
     finally:
-        subprocess.run(["umount", point], check=True, timeout=20)
+        subprocess.run(["umount", point], check=True, timeout=60)
     assert offered(f"coldstart image unmount {tmp_path}/") == []
 
 
@@ -179,7 +179,7 @@ def terminal(
         yield session
     finally:
         process.kill()
-        process.wait(20)
+        process.wait(60)
         os.close(master)
         os.close(slave)
     assert not (tmp_path / "started").exists(), "completing started the program"

@@ -206,7 +206,7 @@ def test_a_folder_that_a_user_may_not_read_is_an_error_and_no_crash(monkeypatch:
         monkeypatch.setenv("CONFIGURATION_DIRECTORY", folder)
         script = "from coldstart_cli import config\nconfig.load()"
         command = [sys.executable, "-c", script]
-        done = subprocess.run(command, user=65534, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, user=65534, capture_output=True, text=True, timeout=60, check=False)
         assert f"ConfigError: cannot read configuration file: {folder}/config.toml" in done.stderr
 
 

@@ -14,18 +14,10 @@ import pytest
 
 from coldstart_cli.config import SETTINGS, environment_reference
 from coldstart_cli.errors import ExitCode
-from coldstart_cli.tree import TREE, GroupEntry
+from coldstart_cli.tree import TREE, walk_commands
 from conftest import REPOSITORY, Coldstart
 
-COMMANDS = [
-    words
-    for entry in TREE
-    for words in (
-        [(entry.name, command.name) for command in entry.commands]
-        if isinstance(entry, GroupEntry)
-        else [(entry.name,)]
-    )
-]
+COMMANDS = [words for words, _ in walk_commands(TREE)]
 PAGES = sorted((REPOSITORY / "man").rglob("*.[15]"))
 OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
 

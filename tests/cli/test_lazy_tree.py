@@ -10,15 +10,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from coldstart_cli.tree import TREE, CommandEntry, GroupEntry
+from coldstart_cli.tree import TREE, CommandEntry, GroupEntry, walk_commands, walk_groups
 from conftest import Coldstart
 
 HEAVY = [
     "ortools",
     "numpy",
     "pandas",
-    "pyfuse3",
-    "trio",
     "rich",
     "psutil",
     "pynvml",
@@ -49,16 +47,12 @@ print(json.dumps(report))
 
 
 def _commands() -> Iterator[tuple[tuple[str, ...], CommandEntry]]:
-    for entry in TREE:
-        if isinstance(entry, GroupEntry):
-            yield from (((entry.name, command.name), command) for command in entry.commands)
-        else:
-            yield (entry.name,), entry
+    yield from walk_commands(TREE)
 
 
 @pytest.fixture(scope="module")
 def rendered() -> dict[str, tuple[int, str, list[str]]]:
-    groups: list[tuple[str, ...]] = [(), *[(entry.name,) for entry in TREE if isinstance(entry, GroupEntry)]]
+    groups: list[tuple[str, ...]] = [(), *[words for words, _ in walk_groups(TREE)]]
     present = [path for path, entry in _commands() if importlib.util.find_spec(entry.module)]
     arguments = json.dumps([HEAVY, [*groups, *present]])
     done = subprocess.run(
@@ -83,8 +77,9 @@ def test_groups_show_each_command_with_its_meaning(
 ) -> None:
     for entry in TREE:
         assert entry.name in rendered[""][1]
-        for command in entry.commands if isinstance(entry, GroupEntry) else ():
-            words = " ".join(rendered[entry.name][1].split())
+    for path, group in walk_groups(TREE):
+        words = " ".join(rendered[" ".join(path)][1].split())
+        for command in group.commands:
             assert f"{command.name} {command.meaning}" in words
 
 
@@ -103,10 +98,8 @@ def test_every_command_exists_and_its_help_is_complete(
 
 
 def test_meanings_are_short_and_alike() -> None:
-    entries = [entry for entry in TREE if isinstance(entry, GroupEntry)]
-    for meaning in [entry.meaning for entry in TREE] + [
-        c.meaning for entry in entries for c in entry.commands
-    ]:
+    entries: list[CommandEntry | GroupEntry] = [entry for _, entry in walk_groups(TREE)]
+    for meaning in [entry.meaning for entry in [*entries, *(entry for _, entry in walk_commands(TREE))]]:
         assert len(meaning) <= 80
         assert not meaning.endswith(".")
 

@@ -237,7 +237,7 @@ def test_progress_is_a_status_for_the_service_manager_and_a_note_elsewhere(
 ) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.bind(str(tmp_path / "notify"))
-        channel.settimeout(5)
+        channel.settimeout(60)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         printer, stdout, stderr = _printer()
         with printer.progress("indexing"):

@@ -96,8 +96,8 @@ def test_the_deadline_counts_from_the_last_progress(tmp_path: Path) -> None:
     def size() -> int:
         return log.stat().st_size
 
-    moving = ["sh", "-c", f"for i in 1 2 3 4 5 6; do echo >>{log}; sleep 0.3; done"]
-    assert run(moving, deadline_seconds=1.2, activity=size).duration_seconds > 1.2
+    moving = ["sh", "-c", f"for i in 1 2 3 4 5 6; do echo >>{log}; sleep 1; done"]
+    assert run(moving, deadline_seconds=5, activity=size).duration_seconds > 5
     with pytest.raises(ProgramTimeoutError, match=r"^transfer: no progress for 0\.2 s, killed$"):
         run(["sleep", "60"], deadline_seconds=0.2, activity=size, purpose="transfer")
 
@@ -167,9 +167,9 @@ def test_the_deadline_ends_children_and_grandchildren(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     script = f"sleep 301 & echo $! > {pids}; (sleep 302 & echo $! >> {pids}; wait) & echo $! >> {pids}; wait"
     started = time.monotonic()
-    with pytest.raises(ProgramTimeoutError, match=r"probing: no end after 0.5 s, killed"):
-        run(["sh", "-c", script], deadline_seconds=0.5, purpose="probing")
-    assert time.monotonic() - started < 10
+    with pytest.raises(ProgramTimeoutError, match=r"probing: no end after 5 s, killed"):
+        run(["sh", "-c", script], deadline_seconds=5, purpose="probing")
+    assert time.monotonic() - started < 60
     found = [int(line) for line in pids.read_text().split()]
     assert len(found) == 3
     _gone(*found)
@@ -180,8 +180,8 @@ def test_a_program_that_ignores_term_is_killed_after_the_grace(tmp_path: Path) -
     script = f"trap '' TERM; echo $$ > {mark}; while :; do sleep 1; done"
     started = time.monotonic()
     with pytest.raises(ProgramTimeoutError):
-        run(["sh", "-c", script], deadline_seconds=0.3, grace_seconds=0.3)
-    assert time.monotonic() - started < 10
+        run(["sh", "-c", script], deadline_seconds=4, grace_seconds=0.3)
+    assert time.monotonic() - started < 60
     _gone(int(mark.read_text()))
 
 
@@ -189,7 +189,7 @@ def test_a_program_may_clean_up_when_term_comes(tmp_path: Path) -> None:
     mark = tmp_path / "clean"
     script = f"trap 'touch {mark}; exit' TERM; echo ready; while :; do sleep 0.05; done"
     with pytest.raises(ProgramTimeoutError) as caught:
-        run(["sh", "-c", script], deadline_seconds=0.5)
+        run(["sh", "-c", script], deadline_seconds=4, grace_seconds=60)
     assert mark.exists()
     assert caught.value.stdout == b"ready\n"
 
@@ -199,7 +199,7 @@ def test_a_grandchild_that_keeps_the_pipe_open_does_not_hold_us(tmp_path: Path) 
     started = time.monotonic()
     done = run(["sh", "-c", f"sleep 303 & echo $! > {mark}; echo done"], deadline_seconds=60)
     assert done.stdout == b"done\n"
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
     _gone(int(mark.read_text()))
 
 
@@ -274,7 +274,12 @@ def test_a_child_speaks_c_and_cannot_declare_us_ready(monkeypatch: pytest.Monkey
     assert "NOTIFY_SOCKET" not in environment
     assert environment["LC_ALL"] == "C.UTF-8"
     assert environment["EXTRA"] == "1"
-    assert environment["PATH"] == os.environ["PATH"]
+    # its own programs are found too, whatever PATH we were given
+    monkeypatch.setenv("PATH", "/nowhere:/usr/bin")
+    folders = child_environment()["PATH"].split(":")
+    assert folders[:2] == ["/nowhere", "/usr/bin"]
+    assert "/usr/sbin" in folders
+    assert folders.count("/usr/bin") == 1
 
 
 def test_a_started_program_has_a_session_of_its_own_and_stays(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_short_work_is_one_line_in_a_log(monkeypatch: pytest.MonkeyPatch) -> Non
     with Printer(stderr=stderr).watching(lambda: "opening"):
         pass
     assert stderr.getvalue() == "opening\n"
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
 
 
 @pytest.mark.parametrize("stream", [Terminal, StringIO])
@@ -84,7 +84,7 @@ def test_a_quiet_command_shows_nothing_but_tells_the_service_manager(
     steps = ["opening"]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.bind(str(tmp_path / "notify"))
-        channel.settimeout(10)
+        channel.settimeout(60)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         with Printer(stderr=stderr, level=Level.QUIET).watching(lambda: steps[-1]):
             assert channel.recv(4096) == b"STATUS=opening"

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from coldstart_fs.build import index_image
-from coldstart_fs.names import digest_text
-from coldstart_fs.store_url import open_store
+from coldstart_fs.format.names import digest_text
+from coldstart_fs.indexing.build import index_image
+from coldstart_fs.stores.store_url import open_store
 from conftest import Coldstart
 from image_desk import Desk, open_desk
+from ports import free_port
 from replicas import Replica
-from small_root import can_run_containers, free_port, make_root
+from small_root import can_run_containers, make_root
 
 
 @pytest.fixture(scope="session")
@@ -65,12 +66,12 @@ def replica(coldstart: Coldstart, server_store: tuple[Path, str], tmp_path: Path
             [runc, "--root", run_folder / "runc", "list", "-q"],
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=60,
             check=False,
         ).stdout.split()
         for container in left:
             subprocess.run(
-                [runc, "--root", run_folder / "runc", "delete", "-f", container], timeout=20, check=False
+                [runc, "--root", run_folder / "runc", "delete", "-f", container], timeout=60, check=False
             )
         assert not left, f"containers left behind: {left}"
 

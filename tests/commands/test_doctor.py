@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ def test_a_criu_that_hangs_is_ended_and_the_answer_still_comes_in_time(
     criu = _script(tmp_path / "criu", f"trap '' TERM; echo $$ > {mark}; sleep 300")
     started = time.monotonic()
     result = coldstart("doctor", environment={"COLDSTART_PROGRAMS_CRIU": criu})
-    assert time.monotonic() - started < 6
+    assert time.monotonic() - started < 60
     assert result.status == 3
     assert "no end after" in result.stdout
     pid = int(mark.read_text())
@@ -120,21 +121,24 @@ def test_nothing_is_created(coldstart: Coldstart, tmp_path: Path) -> None:
 
 
 def test_a_check_that_does_not_answer_is_a_finding(configured: DoctorInput) -> None:
+    never = threading.Event()
+
     def stuck(_: DoctorInput, __: Budget) -> Finding:
-        time.sleep(30)
+        never.wait(120)
         raise AssertionError
 
     def fine(_: DoctorInput, __: Budget) -> Finding:
         return Finding("", Status.OK, "fine")
 
     started = time.monotonic()
-    findings = examine(configured, [("stuck", stuck), ("fine", fine)], deadline_seconds=0.2)
-    assert time.monotonic() - started < 5
+    findings = examine(configured, [("stuck", stuck), ("fine", fine)], deadline_seconds=3)
+    assert time.monotonic() - started < 60
+    never.set()
     assert [(finding.check, finding.status) for finding in findings] == [
         ("stuck", Status.FAULT),
         ("fine", Status.OK),
     ]
-    assert findings[0].detail == "no answer within 0.2 s"
+    assert findings[0].detail == "no answer within 3 s"
 
 
 def test_a_check_with_a_bug_does_not_hide_the_others(configured: DoctorInput) -> None:
@@ -210,13 +214,13 @@ def test_missing_gpu_programs_are_notes_without_a_gpu_and_faults_with_one(
     checks = (doctor_gpu.driver, doctor_gpu.cuda_checkpoint, doctor_gpu.dcgm)
     assert [check(bare, Budget(5)).status for check in checks] == [Status.NOTE] * 3
     (tmp_path / "version").write_text(
-        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19\n"
-    )
-    assert gpu_module.module_version() == "535.129.03"
-    (tmp_path / "version").write_text(
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n"
     )
     assert gpu_module.module_version() == "580.95.05"
+    (tmp_path / "version").write_text(
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19\n"
+    )
+    assert gpu_module.module_version() == "535.129.03"
     for check in checks[1:]:
         finding = check(bare, Budget(5))
         assert finding.status is Status.FAULT
@@ -234,6 +238,17 @@ def test_a_gpu_without_a_driver_is_a_fault(
     finding = doctor_gpu.driver(configured, Budget(5))
     assert finding.status is Status.FAULT
     assert "no driver is loaded" in finding.detail
+
+
+@pytest.mark.parametrize(("version", "status"), [("580.65.06", Status.NOTE), ("560.35.03", Status.FAULT)])
+def test_without_cuda_checkpoint_a_driver_with_a_checkpoint_api_will_do(
+    configured: DoctorInput, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, status: Status
+) -> None:
+    path = tmp_path / "version"
+    path.write_text(f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  Thu Jan  1\n")
+    monkeypatch.setattr(gpu_module, "_DRIVER_VERSION", path)
+    finding = doctor_gpu.cuda_checkpoint(_with(configured, cuda_checkpoint="no-such-cuda"), Budget(5))
+    assert finding.status is status
 
 
 def test_cuda_checkpoint_is_asked_what_it_can_do(configured: DoctorInput, tmp_path: Path) -> None:
@@ -254,7 +269,7 @@ def test_a_full_disk_is_a_fault_and_a_short_one_a_note(
     mount = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", disk],
         capture_output=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     if mount.returncode != 0:
@@ -268,7 +283,7 @@ def test_a_full_disk_is_a_fault_and_a_short_one_a_note(
         (disk / "ballast").write_bytes(bytes(60 << 20))
         assert doctor_system.state_folder(small, Budget(5)).status is Status.NOTE
     finally:
-        subprocess.run(["umount", disk], check=True, timeout=20)
+        subprocess.run(["umount", disk], check=True, timeout=60)
 
 
 def test_a_damaged_seccomp_profile_is_a_fault_and_an_absent_one_a_note(

@@ -37,11 +37,13 @@ def findings(result: Result) -> dict[str, dict[str, Any]]:
 @contextmanager
 def small_disk(folder: Path, options: str = "size=1M") -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", folder], check=True, timeout=30)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"{options},mode=0755", "none", folder], check=True, timeout=30
+    )
     try:
         yield folder
     finally:
-        subprocess.run(["umount", folder], check=True, timeout=30)
+        subprocess.run(["umount", folder], check=True, timeout=60)
 
 
 def folders(folder: Path) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from coldstart_health.prometheus import _escaped
+from coldstart_cli.prometheus import escaped_label
 from conftest import Coldstart, Result
 from stand_ins.gpu_driver import Dcgmi, GpuDriver, has_real_driver
 
@@ -138,7 +138,7 @@ def test_a_nagios_line_that_nobody_gets_is_unknown(coldstart: Coldstart, driver:
 
 
 def test_names_have_no_voice_in_a_label_of_the_textfile() -> None:
-    assert _escaped('a\x1b[31m\n"b\\\udcff') == 'a\\\\x1b[31m\\\\n\\"b\\\\\\\\xff'
+    assert escaped_label('a\x1b[31m\n"b\\\udcff') == 'a\\\\x1b[31m\\\\n\\"b\\\\\\\\xff'
 
 
 def samples(path: Path) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from coldstart_fs.build import index_image
-from coldstart_fs.references import resolve_image
-from coldstart_fs.store_url import open_store
+from coldstart_fs.indexing.build import index_image
+from coldstart_fs.stores.references import resolve_image
+from coldstart_fs.stores.store_url import open_store
 from conftest import Coldstart
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from coldstart_fs.build import index_image
-from coldstart_fs.store_url import open_store
+from coldstart_fs.indexing.build import index_image
+from coldstart_fs.stores.store_url import open_store
 from conftest import Coldstart
 from image_builder import Layer, write_layout
 

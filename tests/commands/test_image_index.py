@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from coldstart_fs.store_url import open_store
-from coldstart_fs.trace import Read, Trace, encode_trace
+from coldstart_fs.format.trace import Read, Trace, encode_trace
+from coldstart_fs.stores.store_url import open_store
 from conftest import Coldstart
 from image_builder import Layer, image_facts, write_layout
 
@@ -91,6 +91,9 @@ def test_a_trace_is_used_and_what_it_misses_is_said(coldstart: Coldstart, root: 
     assert result.status == 0
     assert "warning: trace names 1 path that is no file of the image" in result.stderr
     assert "traced, first" in result.stdout
+    assert "published for workload `start`" in result.stderr
+    listed = json.loads(coldstart("image", "trace", "list", "--json").stdout)["traces"]
+    assert [(item["name"], item["workload"], item["place"]) for item in listed] == [("app", "start", "store")]
     (tmp_path / "trace").write_text("{}")
     refused = coldstart("image", "index", f"dir:{root}", "--name", "other", "--trace", "trace")
     assert (refused.status, refused.stdout) == (65, "")

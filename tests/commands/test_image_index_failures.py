@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli.errors import ColdstartError, IoFailure
-from coldstart_fs import spool
-from coldstart_fs.build import index_image
-from coldstart_fs.store import Store
-from coldstart_fs.store_url import open_store
+from coldstart_fs.indexing import spool
+from coldstart_fs.indexing.build import index_image
+from coldstart_fs.stores.store import Store
+from coldstart_fs.stores.store_url import open_store
 from conftest import Coldstart
 from fs.mounts import small_disk
 from image_builder import Layer, Steps, image_facts, write_layout

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from coldstart_fs.chunk import chunk_digest
-from coldstart_fs.index import DIRENT, HEADER, Index
-from coldstart_fs.names import digest_text
+from coldstart_fs.format.chunk import chunk_digest
+from coldstart_fs.format.index import DIRENT, HEADER, Index
+from coldstart_fs.format.names import digest_text
 from conftest import Coldstart, Result
 from image_builder import Layer, write_layout
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from coldstart_fs.chunk import chunk_digest
-from coldstart_fs.names import digest_text
-from coldstart_fs.references import read_ref
-from coldstart_fs.store_url import open_store
+from coldstart_fs.format.chunk import chunk_digest
+from coldstart_fs.format.names import digest_text
+from coldstart_fs.stores.references import read_ref
+from coldstart_fs.stores.store_url import open_store
 from conftest import Coldstart, Result
 from fs.servers import nginx
 from image_builder import Layer, write_layout

@@ -16,7 +16,8 @@ from conftest import wait_until
 from image_builder import write_layout
 from replicas import Replica
 from small_root import answers, ask, make_root
-from stand_ins.cuda import RUNNING, CudaStandIn, state_of
+from stand_ins.cuda import CudaStandIn, state_of
+from stand_ins.cuda_host import CudaHost, uuid
 from stand_ins.gpu_driver import GpuDriver
 
 
@@ -39,7 +40,7 @@ def image_servers(replica: Replica) -> list[int]:
                 command = (entry / "cmdline").read_bytes()
             except OSError:
                 continue
-            if b"coldstart_fs.serving" in command and os.fsencode(replica.run_folder) in command:
+            if b"coldstart_fs.mounts.keeping" in command and os.fsencode(replica.run_folder) in command:
                 found.append(int(entry.name))
     return found
 
@@ -88,7 +89,7 @@ def test_a_second_launch_of_a_name_is_refused_and_the_first_goes_on(replica: Rep
 def test_sigterm_takes_a_foreground_launch_down_in_order(replica: Replica) -> None:
     process = replica.foreground("launch", replica.spec)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 143
     assert nothing_is_left(replica)
 
@@ -99,16 +100,17 @@ def test_after_a_kill_the_next_launch_starts_from_nothing(replica: Replica, vict
     record = json.loads((replica.run_folder / "replicas" / replica.name / "record.json").read_text())
     pid = {
         "supervisor": record["supervisor_pid"],
-        "image server": image_servers(replica)[0],
+        "image server": image_servers(replica),
         "container": document["pid"],
     }[victim]
-    os.kill(pid, signal.SIGKILL)
+    for process in pid if isinstance(pid, list) else [pid]:
+        os.kill(process, signal.SIGKILL)
     if victim in {"container", "image server"}:  # the supervisor notices and takes the rest down
         wait_until(lambda: nothing_is_left(replica), "the supervisor to take everything down")
     result = replica.launch("--detach", "--lock-wait", "10")
     assert result.status == 0, result.stderr
     assert ask(replica.port) == "1"
-    assert len(image_servers(replica)) == 1
+    assert len(image_servers(replica)) == 2, "keeper and server"
     assert replica.stop().status == 0
     assert nothing_is_left(replica)
 
@@ -129,7 +131,7 @@ def test_a_launch_killed_on_the_way_leaves_nothing_that_the_next_does_not_clear(
         process.wait(timeout=delay_seconds)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.wait(timeout=10)
+        process.wait(timeout=60)
     assert replica.stop().status in {0, 66}  # 66: it had not begun, or had ended
     assert nothing_is_left(replica)
     result = replica.launch("--detach", "--no-fallback", "--lock-wait", "20")
@@ -168,7 +170,7 @@ def test_a_replica_that_ends_by_itself_ends_the_launch_with_its_last_words(repli
     ask(replica.port)
     with pytest.raises(OSError):
         ask(replica.port, "/exit")
-    _, complaint = process.communicate(timeout=30)
+    _, complaint = process.communicate(timeout=60)
     assert process.returncode == 1
     assert b"replica ended" in complaint
     assert b"request 1" in complaint
@@ -260,14 +262,48 @@ def test_stopping_what_does_not_run_is_66(replica: Replica) -> None:
 
 
 @pytest.fixture
-def cuda(replica: Replica, tmp_path: Path) -> CudaStandIn:
-    """The replica's server has CUDA state, and the host the program that suspends it."""
-    stand_in = CudaStandIn(tmp_path / "cuda")
-    replica.coldstart.environment.update(stand_in.environment)
-    replica.coldstart.environment["COLDSTART_PROGRAMS_CUDA_CHECKPOINT"] = stand_in.program
-    name, _, value = RUNNING.partition("=")
-    replica.spec.write_text(replica.spec.read_text().replace("[ready]", f'{name} = "{value}"\n[ready]'))
-    return stand_in
+def gpu_host(replica: Replica, tmp_path: Path) -> CudaHost:
+    """The replica's server has CUDA state, and the host GPUs."""
+    host = CudaHost(tmp_path)
+    replica.coldstart.environment.update(host.environment)
+    variables = 'LD_PRELOAD = "/lib/cuda/libcuda.so.1"\n'
+    variables += 'CUDA_STAND_IN_AT_START = "1"\nCUDA_STAND_IN_VRAM = "/srv"\n'
+    mount = f'[[mounts]]\nsource = "{host.cuda.libraries}"\ndestination = "/lib/cuda"\n'
+    spec = replica.spec.read_text().replace("[ready]", f"{variables}[ready]")
+    replica.spec.write_text(f"{spec}{mount}")
+    return host
+
+
+@pytest.fixture
+def cuda(gpu_host: CudaHost) -> CudaStandIn:
+    return gpu_host.cuda
+
+
+def test_gpu_state_goes_to_the_gpu_that_the_restored_replica_took(
+    replica: Replica, gpu_host: CudaHost
+) -> None:
+    replica.write(gpus="1")
+    first = json.loads(replica.launch("--detach", "--json").stdout)
+    gpu_host.uses(first["pid"], 1)
+    runc_root = str(replica.run_folder / "runc")
+    ready = f"http://127.0.0.1:{replica.port}/health"
+    created = replica.coldstart(
+        "snap", "create", replica.name, "--container", replica.name, "--runc-root", runc_root,
+        "--ready-url", ready,
+    )  # fmt: skip
+    assert created.status == 0, created.stderr
+    assert replica.stop().status == 0
+    gpu_host.unsay()
+    # somebody else has the GPU of the capture
+    gpu_host.say("0 used_mib 81920")
+    assert replica.coldstart("pool", "take", "somebody").stdout.strip() == uuid(0)
+    again = replica.launch("--detach", "--no-fallback", "--json")
+    assert again.status == 0, again.stderr
+    document = json.loads(again.stdout)
+    assert document["method"] == "restore"
+    assert state_of(document["pid"]) == "running"
+    memory = [name for name in os.listdir(f"/proc/{document['pid']}/root/srv") if name.startswith("gpu")]
+    assert [name[:4] for name in memory] == ["gpu1"]
 
 
 def test_gpu_state_of_a_container_is_suspended_for_the_capture_and_resumed_after_the_restore(
@@ -335,17 +371,45 @@ def test_a_detached_replica_stays_when_its_answer_cannot_be_written(replica: Rep
 
 def test_a_replica_whose_image_server_died_is_ended_with_that_reason(replica: Replica) -> None:
     process = replica.foreground("launch", replica.spec)
-    os.kill(image_servers(replica)[0], signal.SIGKILL)
-    _, complaint = process.communicate(timeout=30)
+    for pid in image_servers(replica):
+        os.kill(pid, signal.SIGKILL)
+    _, complaint = process.communicate(timeout=60)
     assert process.returncode == 1
     assert b"image server of replica" in complaint
+    assert nothing_is_left(replica)
+
+
+def test_a_replica_survives_the_death_of_its_image_server(replica: Replica) -> None:
+    process = replica.foreground("launch", replica.spec)
+    keeper, server = image_servers(replica)
+    os.kill(server, signal.SIGKILL)
+    wait_until(lambda: len(set(image_servers(replica)) - {server}) == 2, "a successor")
+    assert keeper in image_servers(replica)
+    assert ask(replica.port) == "1"
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert nothing_is_left(replica)
+
+
+def test_a_container_does_not_notice_that_its_image_server_is_replaced(replica: Replica) -> None:
+    assert replica.launch("--detach").status == 0
+    before = image_servers(replica)
+    (mount,) = json.loads(replica.coldstart("image", "status", "--json").stdout)["mounts"]
+    store = ("--store", mount["store"], "--cache", mount["cache"])
+    done = replica.coldstart("image", "mount", mount["name"], mount["mountpoint"], *store, "--replace")
+    assert done.status == 0, done.stderr
+    assert not set(before) & set(image_servers(replica))
+    assert ask(replica.port) == "1"
+    assert ask(replica.port, "/file") == "1"
+    assert replica.stop().status == 0
     assert nothing_is_left(replica)
 
 
 def test_a_lost_terminal_takes_a_foreground_launch_down_in_order(replica: Replica) -> None:
     process = replica.foreground("launch", replica.spec)
     process.send_signal(signal.SIGHUP)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 143
     assert nothing_is_left(replica)
 
@@ -370,6 +434,46 @@ def test_a_gpu_in_quarantine_keeps_a_replica_out_unless_it_cannot_see_it(
     assert result.status == 0, result.stderr
     # not `drain`; a busy machine degrades every host
     assert json.loads(result.stdout)["health"] in {"ok", "degraded"}
+
+
+def test_a_replica_takes_its_gpus_from_the_pool_and_gives_them_back_when_it_is_stopped(
+    replica: Replica, tmp_path: Path
+) -> None:
+    driver = GpuDriver(tmp_path)
+    replica.coldstart.environment |= driver.environment
+    driver.control("* count 2", "0 remap_pending 1")
+    replica.write(gpus="1")
+
+    def holders() -> list[str | None]:
+        shown = json.loads(replica.coldstart("pool", "status", "--json").stdout)
+        return [gpu["holder"] for gpu in shown["gpus"]]
+
+    result = replica.launch("--cold", "--detach", "--json")
+    assert result.status == 0, result.stderr
+    pid = json.loads(result.stdout)["pid"]
+    visible = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    # the first GPU wants a reset: it is kept out
+    assert b"CUDA_VISIBLE_DEVICES=GPU-00000000-0000-0000-0000-000000000001" in visible
+    assert holders() == [None, f"replica:{replica.name}"]
+    refused = replica.coldstart("pool", "take", "somebody")
+    assert refused.status == 3
+    assert f"held by replica:{replica.name}; 1 kept out by health" in refused.stderr
+    assert replica.stop().status == 0
+    assert holders() == [None, None]
+    assert nothing_is_left(replica)
+
+
+def test_a_replica_that_wants_more_gpus_than_are_free_is_not_started(
+    replica: Replica, tmp_path: Path
+) -> None:
+    driver = GpuDriver(tmp_path)
+    replica.coldstart.environment |= driver.environment
+    driver.control("* count 2")
+    replica.write(gpus="3")
+    result = replica.launch("--detach")
+    assert result.status == 3
+    assert "not enough free GPUs in the pool: 2 of 3 wanted" in result.stderr
+    assert nothing_is_left(replica)
 
 
 def test_the_image_s_configuration_runs_and_the_specification_s_wins(

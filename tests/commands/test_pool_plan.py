@@ -39,8 +39,8 @@ def answer(document: dict[str, Any]) -> dict[str, Any]:
 def test_the_examples_are_planned(coldstart: Coldstart) -> None:
     result = coldstart(*tables())
     assert result.status == 0, result.stderr
-    assert result.stdout.splitlines()[0].split() == ["GPU", "TARGET", "NEED", "PLANNED", "MISSING"]
-    assert "cost 105.32 USD/h, at least 101.82 USD/h for these GPUs, gap 3.4%" in result.stdout
+    assert result.stdout.splitlines()[0].split()[:5] == ["CLASS", "TARGET", "NEED", "PLANNED", "MISSING"]
+    assert "cost 119.04 USD/h, at least 110.54 USD/h for these GPUs, proven to be the least" in result.stdout
     assert "5 of 15 offers have no supply observation" in result.stderr
 
 
@@ -71,6 +71,66 @@ def test_shuffled_tables_give_the_same_plan(coldstart: Coldstart, tmp_path: Path
         assert answer(json.loads(again.stdout)) == answer(json.loads(first.stdout))
 
 
+def test_shuffled_tables_give_the_same_plan_file_to_the_byte(coldstart: Coldstart, tmp_path: Path) -> None:
+    options = ("--floor", "0.5", "--survive", "0.3", "--churn", "0.1", "--budget", "500", "--json")
+
+    def plan(changed: dict[str, Path]) -> str:
+        result = coldstart(*tables(**changed), *options)
+        assert result.status in {0, 3}, result.stderr
+        document = json.loads(result.stdout)
+        return json.dumps({key: value for key, value in document.items() if key not in {"created", "inputs"}})
+
+    first = plan({})
+    for seed in range(2):
+        changed = {}
+        for name, file in (("prices", "prices.csv"), ("supply", "supply.csv"), ("demand", "targets.csv")):
+            header, *rows = (EXAMPLES / file).read_text().splitlines()
+            random.Random(seed).shuffle(rows)
+            changed[name] = write(tmp_path / file, "\n".join([header, *rows, ""]))
+        assert plan(changed) == first
+
+
+def test_the_current_pool_is_changed_with_a_reason_and_the_plan_handed_on(
+    coldstart: Coldstart, tmp_path: Path
+) -> None:
+    current = write(
+        tmp_path / "current.csv",
+        "provider,region,instance_type,gpu,market,instances\naurora,eu-north,h100x8,H100,on-demand,2\n"
+        "cirrus,us-west,gpu_1x_l40s,L40S,on-demand,8\n",
+    )
+    exports = {form: tmp_path / form for form in ("kubernetes", "ec2-warm-pool", "csv")}
+    options = [part for form, path in exports.items() for part in ("--export", f"{form}={path}")]
+    result = coldstart(*tables(current=current), *options)
+    assert result.status == 0, result.stderr
+    assert (
+        "give back 6 of cirrus us-west gpu_1x_l40s on-demand: every need is met without it" in result.stdout
+    )
+    assert "why: one more" in result.stdout
+    assert json.loads(exports["kubernetes"].read_text())["kind"] == "List"
+    assert "left_out" in json.loads(exports["ec2-warm-pool"].read_text())
+    # the exported table is a current pool: planned again and again, it comes to rest
+    for _ in range(5):
+        again = coldstart(*tables(current=exports["csv"]), "--export", f"csv={exports['csv']}")
+        assert again.status == 0, again.stderr
+        if "nothing changes against the current pool" in again.stdout:
+            break
+    else:
+        pytest.fail(f"the pool never comes to rest: {again.stdout}")
+    rehearsed = coldstart(*tables(), "--export", f"csv={tmp_path / 'none'}", "--dry-run")
+    assert (rehearsed.status, (tmp_path / "none").exists()) == (0, False)
+
+
+def test_a_commitment_above_a_quota_is_refused_with_both(coldstart: Coldstart, tmp_path: Path) -> None:
+    committed = write(
+        tmp_path / "committed.csv",
+        "provider,region,instance_type,market,instances\naurora,eu-north,h100x8,on-demand,3\n",
+    )
+    quota = write(tmp_path / "quota.csv", "group,provider,gpu,unit,limit\naurora h100,aurora,H100,gpus,16\n")
+    result = coldstart(*tables(commitments=committed, quota=quota))
+    assert result.status == 65
+    assert "aurora h100" in result.stderr
+
+
 def test_a_shortage_is_answer_three_with_the_plan_the_missing_and_the_reason(
     coldstart: Coldstart, tmp_path: Path
 ) -> None:
@@ -81,6 +141,11 @@ def test_a_shortage_is_answer_three_with_the_plan_the_missing_and_the_reason(
         "H200-141GB: supply: aurora eu-north h200x8 on-demand: 2 instances were obtainable" in result.stdout
     )
     assert "coldstart: error: shortage: missing 29 H200-141GB" in result.stderr
+    assert (
+        "remedy (supply): obtain 4 more of aurora eu-north h200x8 on-demand: meets every need"
+        in result.stdout
+    )
+    assert "hint: obtain 4 more of aurora eu-north h200x8 on-demand" in result.stderr
     assert json.loads((tmp_path / "plan.json").read_text())["feasible"] is False
 
 
@@ -105,7 +170,7 @@ def test_an_impossible_row_stops_the_plan_until_told_to_go_on(
     result = coldstart(*tables(prices=prices), "--skip-invalid")
     assert result.status == 0
     assert result.stdout.startswith("used only 8 of 9 rows (89%) of ")
-    assert "cost 105.32 USD/h" in result.stdout
+    assert "cost 119.04 USD/h" in result.stdout
 
 
 def test_a_missing_column_and_a_missing_file_have_codes_of_their_own(
@@ -127,6 +192,16 @@ def test_a_missing_column_and_a_missing_file_have_codes_of_their_own(
         ("--peak-utilisation", "1e-300"),
         ("--largest-share", "-1"),
         ("--lead-time", "0"),
+        ("--survive", "-0.5"),
+        ("--floor", "nan"),
+        ("--missing-price", "inf"),
+        ("--budget", "0"),
+        ("--churn", "2"),
+        ("--shrink", "1e-9"),
+        ("--grow", "-1"),
+        ("--domain", "planet"),
+        ("--speed", "H100=2"),
+        ("--export", "helm=x"),
         ("--output", "plan.yaml"),
     ],
 )
@@ -187,3 +262,43 @@ def test_real_prices_are_planned_without_any_free_or_doubtful_offer(
     assert "lines 58-68" in result.stderr  # a whole provider whose spot price is 0.00
     cost = float(result.stdout.split("cost ")[1].split()[0])
     assert 56 * 1 < cost < 56 * 4
+
+
+@pytest.mark.parametrize(
+    ("speed", "hint"),
+    [
+        ("auroa:H100=0.5", "did you mean `aurora:H100-80GB`"),
+        ("zz:=0.5", "for example `--speed aurora:H100-80GB=0.5`"),
+    ],
+)
+def test_a_speed_of_what_nobody_sells_is_refused(coldstart: Coldstart, speed: str, hint: str) -> None:
+    result = coldstart(*tables(), "--speed", speed)
+    assert (result.status, result.stdout) == (2, "")
+    assert "--speed names no machine of the price tables" in result.stderr
+    assert hint in result.stderr
+
+
+def test_options_that_say_nothing_of_targets_are_told(coldstart: Coldstart) -> None:
+    result = coldstart(*tables(), "--service-level", "0.9", "--lead-time", "60")
+    assert result.status == 0
+    assert "a table of targets: --service-level and --lead-time does not size the plan" in result.stderr
+    assert "does not size" not in coldstart(*tables()).stderr
+
+
+def test_a_count_of_gpus_has_all_its_digits(coldstart: Coldstart, tmp_path: Path) -> None:
+    demand = write(tmp_path / "targets.csv", "gpu,target_gpus\nH200,12345678\n")
+    result = coldstart(*tables(demand=demand), "--peak-utilisation", "1")
+    assert result.status == 3
+    assert "12345678  12345678       16  12345662" in result.stdout
+    assert "shortage: missing 12345662 H200-141GB" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "range_of_it"),
+    [("--lead-time", "1e18", "at most 1000000000"), ("--survive", "-1", "must be 0, or at least 0.001")],
+)
+def test_an_option_out_of_range_says_what_its_range_is(
+    coldstart: Coldstart, option: str, value: str, range_of_it: str
+) -> None:
+    result = coldstart(*tables(), option, value)
+    assert (result.status, range_of_it in result.stderr) == (2, True), result.stderr

@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from coldstart_snapshot.runc import Runc
+from coldstart_snapshot.containers.runc import Runc
+from coldstart_snapshot.kept.manifest import ReadyCheck, write_manifest
 from conftest import Coldstart, Result, wait_until
 from snapshot.made import make_variant
 from snapshot.servers import Lab, ask, free_port, laboratory, url
@@ -66,6 +68,28 @@ def test_a_container_is_captured_listed_shown_verified_and_removed(coldstart: Co
     removed = coldstart("snap", "remove", "web")
     assert (removed.status, removed.stdout) == (0, f"removed web/{created['variant']}\n")
     assert _document(coldstart("snap", "list", "--json"), "list")["snapshots"] == []
+
+
+def test_a_stopped_server_comes_back_stopped_which_is_said_to_who_wants_no_notes_too(
+    coldstart: Coldstart, lab: Lab
+) -> None:
+    pid, _, _ = lab.start_process(free_port())
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: " T " in Path(f"/proc/{pid}/stat").read_text(), "the server to be stopped")
+    result = coldstart("snap", "create", "web", "--pid", str(pid), "-q")
+    assert result.status == 0, result.stderr
+    assert "warning: process" in result.stderr
+    assert "is stopped, and comes back so" in result.stderr
+
+
+def test_secrets_in_the_ready_url_are_not_shown(coldstart: Coldstart, state: Path) -> None:
+    folder, manifest = make_variant(state, "web")
+    ready = ReadyCheck("http://127.0.0.1:8000/health?api_key=sk-very-secret&deep=1", 5.0)
+    write_manifest(folder, replace(manifest, ready=ready))
+    shown = coldstart("snap", "show", "web")
+    assert "http://127.0.0.1:8000/health?api_key=[redacted]&deep=1 within 5 s" in shown.stdout
+    assert "very-secret" not in coldstart("snap", "show", "web", "--json").stdout
+    assert "very-secret" in (folder / "manifest.toml").read_text()
 
 
 def test_a_second_capture_says_replaced_and_a_dry_run_only_would(coldstart: Coldstart, lab: Lab) -> None:
@@ -187,6 +211,17 @@ def test_a_manifest_that_cannot_be_read_does_not_hide_the_others(coldstart: Cold
     assert "damaged" in result.stderr
 
 
+def test_a_snapshot_of_a_newer_version_is_not_called_damaged(coldstart: Coldstart, state: Path) -> None:
+    folder, manifest = make_variant(state, "web")
+    path = folder / "manifest.toml"
+    path.write_text(path.read_text().replace("version = 1\n", "version = 2\n", 1))
+    listed = coldstart("snap", "list")
+    assert listed.status == 0
+    assert [line.split()[:2] for line in listed.stdout.splitlines()][-1] == ["web", manifest.variant]
+    assert "of a newer version" in listed.stdout
+    assert "damaged" not in listed.stdout + listed.stderr
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_capturing_without_root_is_refused_with_the_remedy() -> None:
     # everything is imported before: another user may not be able to read this checkout
@@ -194,15 +229,15 @@ def test_capturing_without_root_is_refused_with_the_remedy() -> None:
 import os
 from coldstart_cli.config import load
 from coldstart_cli.errors import PermissionNeededError
-from coldstart_snapshot.capture import CaptureRequest, create_snapshot
+from coldstart_snapshot.capturing.capture import CaptureRequest, create_snapshot
 config = load()
 os.setgid(65534); os.setuid(65534)
 try:
-    create_snapshot(CaptureRequest("web", pid=1), config)
+    create_snapshot(CaptureRequest("web", container_id="one"), config)
 except PermissionNeededError as error:
     print(error, "-", error.hint)
 """
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
-    assert result.stdout == "capturing needs root - run with sudo\n"
+    assert result.stdout == "capturing containers needs root - run with sudo\n"

@@ -40,7 +40,7 @@ print_report(cold, restored)
         env=dict(os.environ) | {"PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=True,
     )
     assert re.search(r"^to ready +4\.00 +1\.00$", done.stdout, re.MULTILINE)
@@ -84,4 +84,13 @@ def test_a_demo_that_was_ended_leaves_nothing_after_the_next_one(ending: signal.
         assert _leftovers() == []
     again = _demo("--runs", "1")
     assert again.wait(timeout=900) == 0
+    assert _leftovers() == []
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(os.geteuid() != 0, reason="the demo needs root")
+def test_the_server_reads_the_same_page_after_each_of_twenty_restores() -> None:
+    again = _demo("--runs", "20")
+    assert again.wait(timeout=1700) == 0
     assert _leftovers() == []

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from coldstart_fs import object_clients
+from coldstart_fs.stores import object_clients
 from fs.mounts import Lab, laboratory
 from fs.servers import FaultyServer, Request, S3Server, faulty_server, s3_server
 
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
-    monkeypatch.setattr("coldstart_fs.unmount._PATIENCE_SECONDS", 0.5)  # two seconds a test add up
+    monkeypatch.setattr("coldstart_fs.mounts.unmount._PATIENCE_SECONDS", 0.5)  # two seconds a test add up
     with laboratory(tmp_path) as lab:
         yield lab
 
@@ -64,6 +64,6 @@ def faulty(tmp_path: Path) -> Iterator[FaultyServer]:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deadlines that a test can wait for."""
-    monkeypatch.setattr(object_clients, "READ_SECONDS", 0.5)
-    monkeypatch.setattr(object_clients, "RANGE_SECONDS", 1.0)
-    monkeypatch.setattr(object_clients, "RETRY_SECONDS", 1.0)
+    monkeypatch.setattr(object_clients, "READ_SECONDS", 1.5)
+    monkeypatch.setattr(object_clients, "RANGE_SECONDS", 3.0)
+    monkeypatch.setattr(object_clients, "RETRY_SECONDS", 3.0)

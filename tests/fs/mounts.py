@@ -15,13 +15,16 @@ from typing import Any
 import pytest
 
 from coldstart_cli.errors import ColdstartError
-from coldstart_fs.build import index_image
-from coldstart_fs.images import open_image
-from coldstart_fs.locator import ChunkLocation
-from coldstart_fs.mount import MountRecord, MountRequest, mount_detached, unmount
-from coldstart_fs.names import pack_key
-from coldstart_fs.records import all_records, log_path, read_counters, record_folder
-from coldstart_fs.store_url import open_store
+from coldstart_fs.format.chunk import chunk_digest
+from coldstart_fs.format.locator import ChunkLocation
+from coldstart_fs.format.names import pack_key
+from coldstart_fs.indexing.build import index_image
+from coldstart_fs.mounts.mount import MountRecord, MountRequest, mount_detached, unmount
+from coldstart_fs.mounts.records import all_records
+from coldstart_fs.mounts.server_end import end_server
+from coldstart_fs.mounts.server_records import log_path, read_counters, read_server, server_folders
+from coldstart_fs.stores.images import open_image
+from coldstart_fs.stores.store_url import open_store
 from conftest import wait_until
 
 CHUNK_BYTES = 131072
@@ -40,6 +43,8 @@ class Lab:
 
     folder: Path
     digests: dict[str, bytes] = field(default_factory=dict)
+    url: str | None = None
+    """Where mounts read the store, when not in its folder."""
 
     @property
     def store(self) -> Path:
@@ -76,28 +81,33 @@ class Lab:
         values: dict[str, Any] = {
             "name": name,
             "mountpoint": point,
-            "store": str(self.store),
+            "store": self.url or str(self.store),
             "cache": self.cache,
             "run_folder": self.run,
         }
         return MountRequest(**(values | changes))
 
     def mount(self, mountpoint: Path | str = "mnt", **changes: Any) -> MountRecord:
-        return mount_detached(self.request(mountpoint, **changes))
+        return self.mount_request(self.request(mountpoint, **changes))
+
+    def mount_request(self, request: MountRequest) -> MountRecord:
+        return mount_detached(request)
 
     def unmount(self, record: MountRecord) -> None:
         unmount(record.mountpoint, run_folder=self.run, lazy=False)
 
     def log(self, record: MountRecord) -> str:
-        return log_path(record_folder(self.run, record.mountpoint)).read_text()
+        return log_path(record.server_folder).read_text()
 
     def counters(self, record: MountRecord, **wanted: int) -> dict[str, Any]:
-        """What the server counted, once it has counted at least what is wanted."""
-        folder = record_folder(self.run, record.mountpoint)
-        wait_until(
-            lambda: all(read_counters(folder).get(key, -1) >= value for key, value in wanted.items()),
-            f"counters {wanted}, they are {read_counters(folder)}",
-        )
+        """What the server counted, once it has written and counted at least what is wanted."""
+        folder = record.server_folder
+
+        def counted() -> bool:
+            found = read_counters(folder)  # empty until the server's first second is over
+            return bool(found) and all(found.get(key, -1) >= value for key, value in wanted.items())
+
+        wait_until(counted, f"counters {wanted}, they are {read_counters(folder)}")
         return read_counters(folder)
 
     def places(self, file: str, name: str = "image") -> list[tuple[bytes, ChunkLocation]]:
@@ -114,13 +124,27 @@ class Lab:
     def pack(self, location: ChunkLocation) -> Path:
         return self.store / pack_key(location.pack)
 
-    def cached(self, digest: bytes) -> Path:
-        return self.cache / "chunks-v1" / digest.hex()[:2] / digest.hex()
+    def cached(self, place: ChunkLocation) -> Path:
+        """The cache's copy of a pack."""
+        text = place.pack.hex()
+        return self.cache / "packs-v2" / text[:2] / f"{text}.pack"
+
+    def is_cached(self, digest: bytes, place: ChunkLocation) -> bool:
+        """Whether the cache has this chunk, and has it right."""
+        try:
+            with self.cached(place).open("rb") as stream:
+                stored = os.pread(stream.fileno(), place.stored_bytes, place.offset)
+        except OSError:
+            return False
+        return chunk_digest(stored) == digest
 
     def close(self) -> None:
         for _, record in all_records(self.run):
             with suppress(ColdstartError):
                 unmount(record.mountpoint, run_folder=self.run)
+        for folder in server_folders(self.run):
+            if (server := read_server(folder)) is not None:
+                end_server(server, force=True)
         shutil.rmtree(self.folder / "trees", ignore_errors=True)
 
 
@@ -152,10 +176,13 @@ def forget_pages(path: Path) -> None:
         os.close(descriptor)
 
 
-def ends(record: MountRecord, number: int = signal.SIGKILL) -> None:
-    """Send a server a signal, and wait for its end."""
-    os.kill(record.server_pid, number)
-    wait_until(lambda: not record.server_lives(), "the end of the server")
+def kill_all(record: MountRecord) -> None:
+    """Kill keeper and server at once, as when the host runs out of memory, and wait for their end."""
+    server = record.server()
+    assert server is not None
+    for process in (server.keeper, server.server):
+        os.kill(process.pid, signal.SIGKILL)
+    wait_until(lambda: not record.server_lives(), "the end of keeper and server")
 
 
 @contextmanager
@@ -170,4 +197,4 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        subprocess.run(["umount", folder], check=True, timeout=20)
+        subprocess.run(["umount", folder], check=True, timeout=60)

@@ -104,7 +104,7 @@ def running_registry(folder: Path, *, user: str | None = None) -> Iterator[Regis
         yield registry
     finally:
         server.kill()
-        server.wait(timeout=20)
+        server.wait(timeout=60)
 
 
 @dataclass
@@ -135,7 +135,7 @@ def faulty_proxy(registry: Registry, faults: Faults) -> Iterator[str]:
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
-            with socket.create_connection((host, int(port)), timeout=20) as upstream:
+            with socket.create_connection((host, int(port)), timeout=60) as upstream:
                 _relay(self.request, upstream, faults, stop)
 
     with _Server(("127.0.0.1", 0), Handler) as server:

@@ -21,14 +21,9 @@ from pathlib import Path
 import pytest
 
 from conftest import wait_until
+from ports import free_port
 
 _LINE = re.compile(r'"(?:\x1b\[\d+m)*([A-Z]+) (\S+) HTTP/1\.1(?:\x1b\[0m)?" (\d+)')
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def answers(port: int) -> bool:
@@ -50,10 +45,10 @@ def running(command: list[str], port: int, log: Path) -> Iterator[subprocess.Pop
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(20)
+            process.wait(60)
 
 
 @dataclass(frozen=True)
@@ -87,7 +82,7 @@ class S3Server:
 
     def make_bucket(self, name: str) -> None:
         request = urllib.request.Request(f"{self.endpoint}/{name}", method="PUT")
-        with urllib.request.urlopen(request, timeout=20):
+        with urllib.request.urlopen(request, timeout=60):
             pass
 
     def requests(self, bucket: str) -> list[Request]:
@@ -170,6 +165,7 @@ class FaultyServer:
 
 class FaultyHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # heads and bodies are written apart: 40 ms a request
     faulty: FaultyServer
 
     def log_message(self, *_: object) -> None:
@@ -240,7 +236,7 @@ def faulty_server(root: Path) -> Iterator[FaultyServer]:
         faulty.stopping.set()
         server.shutdown()
         server.server_close()
-        thread.join(20)
+        thread.join(60)
 
 
 def reset(handler: FaultyHandler) -> bool:
@@ -325,6 +321,79 @@ def page(handler: FaultyHandler) -> bool:
     else:
         span = asked.removeprefix("bytes=")
         handler.say(206, body, {"Content-Type": "text/html", "Content-Range": f"bytes {span}/9999999"})
+    return True
+
+
+def flipped_bit(handler: FaultyHandler) -> bool:
+    """The right range with one bit wrong."""
+    content = handler.content()
+    if content is None or handler.headers.get("Range") is None:
+        return False
+    start, end = handler.wanted(content)
+    body = bytearray(content[start:end])
+    body[len(body) // 2] ^= 0x10
+    handler.say_range(bytes(body), start, end, len(content))
+    return True
+
+
+def endless(handler: FaultyHandler) -> bool:
+    """A whole object that is too large to be sent for a range, and that nobody may read to its end."""
+    handler.say(200, b"x" * 1000, {"Content-Length": str(64 << 30)})
+    handler.close_connection = True
+    return True
+
+
+def encoded(handler: FaultyHandler) -> bool:
+    """The right range, said to be compressed."""
+    content = handler.content()
+    if content is None:
+        return False
+    start, end = handler.wanted(content)
+    span = f"bytes {start}-{end - 1}/{len(content)}"
+    handler.say(206, content[start:end], {"Content-Range": span, "Content-Encoding": "gzip"})
+    return True
+
+
+def _half(handler: FaultyHandler) -> None:
+    """The head of the right answer and half of its body."""
+    content = handler.content()
+    assert content is not None
+    start, end = handler.wanted(content)
+    headers = {"Content-Range": f"bytes {start}-{end - 1}/{len(content)}", "Content-Length": str(end - start)}
+    handler.say(206, content[start : (start + end) // 2], headers)
+
+
+def reset_in_body(handler: FaultyHandler) -> bool:
+    """Half a body, then an RST."""
+    _half(handler)
+    return reset(handler)
+
+
+def stall_in_body(handler: FaultyHandler) -> bool:
+    """Half a body, then nothing."""
+    _half(handler)
+    return silence(handler)
+
+
+def drip(handler: FaultyHandler) -> bool:
+    """A body that comes, and never fast enough to be silent or of use."""
+    content = handler.content()
+    assert content is not None
+    start, end = handler.wanted(content)
+    headers = {"Content-Range": f"bytes {start}-{end - 1}/{len(content)}", "Content-Length": str(end - start)}
+    handler.say(206, b"", headers)
+    for place in range(start, end, 512):
+        if handler.faulty.stopping.wait(0.02):
+            break
+        handler.wfile.write(content[place : min(place + 512, end)])
+    handler.close_connection = True
+    return True
+
+
+def garbage(handler: FaultyHandler) -> bool:
+    """No HTTP at all."""
+    handler.wfile.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+    handler.close_connection = True
     return True
 
 

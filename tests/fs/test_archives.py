@@ -20,10 +20,10 @@ import zstandard
 
 from archives import Member, folder_members, image_configuration, manifest, saved_image, write_archive
 from coldstart_cli.errors import ColdstartError, DataError, IoFailure, NotFoundError, UsageError
-from coldstart_fs.build import index_image
-from coldstart_fs.sources import archive as archive_module
-from coldstart_fs.store import Store
-from coldstart_fs.store_url import open_store
+from coldstart_fs.indexing.build import index_image
+from coldstart_fs.indexing.sources import archive as archive_module
+from coldstart_fs.stores.store import Store
+from coldstart_fs.stores.store_url import open_store
 from conftest import Coldstart
 from fs.conformance.raw_tar import RawTar
 from image_builder import Layer, image_facts, write_layout

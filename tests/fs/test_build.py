@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli.errors import CannotCreateError, DataError, IoFailure, UsageError
-from coldstart_fs import chunk_table
-from coldstart_fs.build import IndexReport, index_image
-from coldstart_fs.folder_store import FolderStore
-from coldstart_fs.names import index_key, locator_key, ref_key
-from coldstart_fs.opened import opened_image
-from coldstart_fs.references import resolve_image
-from coldstart_fs.store import Store
-from coldstart_fs.store_url import open_store
+from coldstart_fs.format.names import index_key, locator_key, ref_key
+from coldstart_fs.indexing import chunk_table
+from coldstart_fs.indexing.build import IndexReport, index_image
+from coldstart_fs.looking.opened import opened_image
+from coldstart_fs.stores.folder_store import FolderStore
+from coldstart_fs.stores.references import resolve_image
+from coldstart_fs.stores.store import Store
+from coldstart_fs.stores.store_url import open_store
 from conftest import wait_until
 from image_builder import image_facts
 
@@ -244,7 +244,7 @@ def test_a_stop_at_any_step_leaves_the_old_image_under_its_name(
         patch.setattr(FolderStore, "put_file", fail)
         patch.setattr(FolderStore, "put_bytes", fail)
         if step == "pack":
-            patch.setattr("coldstart_fs.folder_store._sync", fail_to_sync)
+            patch.setattr("coldstart_fs.stores.folder_store._sync", fail_to_sync)
         with pytest.raises(IoFailure):
             index(root, store)
     assert image_facts(store, "image") == before
@@ -260,9 +260,9 @@ def test_a_killed_indexing_leaves_nothing_that_the_next_one_minds(
 ) -> None:
     script = (
         "import pathlib, signal, sys\n"
-        "from coldstart_fs.build import index_image\n"
-        "from coldstart_fs.progress import Progress\n"
-        "from coldstart_fs.store_url import open_store\n"
+        "from coldstart_fs.indexing.build import index_image\n"
+        "from coldstart_fs.indexing.progress import Progress\n"
+        "from coldstart_fs.stores.store_url import open_store\n"
         "class Stop(Progress):\n"
         "    def __call__(self, text):\n"
         "        if text == 'writing packs':\n"
@@ -276,10 +276,10 @@ def test_a_killed_indexing_leaves_nothing_that_the_next_one_minds(
     try:
         wait_until(here.exists, "the child to stand before publishing")
         child.send_signal(signal.SIGKILL)
-        child.wait(20)
+        child.wait(60)
     finally:
         child.kill()
-        child.wait(20)
+        child.wait(60)
     assert list((tmp_path / "store").glob(".writing-*/index"))
     assert store.list("refs/") == store.list("packs/") == []
     index(root, store)
@@ -321,7 +321,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(root: Path, tmp_path: Path, sto
         assert small.list("") == ["coldstart-store.json"]
         assert not list((mount_point / "store").glob(".writing-*"))
     finally:
-        subprocess.run(["umount", mount_point], check=True, timeout=20)
+        subprocess.run(["umount", mount_point], check=True, timeout=60)
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from coldstart_cli.errors import DataError, NotFoundError, UsageError
-from coldstart_fs.build import IndexReport, index_image
-from coldstart_fs.entry import Entry
-from coldstart_fs.sources.directory import Directory
-from coldstart_fs.store import Store
-from coldstart_fs.store_url import open_store
+from coldstart_cli.errors import DataError, IoFailure, NotFoundError, UsageError
+from coldstart_fs.format.entry import Entry
+from coldstart_fs.indexing.build import IndexReport, index_image
+from coldstart_fs.indexing.sources.directory import Directory
+from coldstart_fs.stores.store import Store
+from coldstart_fs.stores.store_url import open_store
 from image_builder import Steps, folder_facts, image_facts
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes device nodes and foreign owners")
@@ -133,13 +133,13 @@ def test_other_mounts_are_not_entered(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other/secret").write_text("secret")
     for source, target in (("other", "root/mnt"), ("other/secret", "root/resolv.conf")):
-        subprocess.run(["mount", "--bind", tmp_path / source, tmp_path / target], check=True, timeout=20)
+        subprocess.run(["mount", "--bind", tmp_path / source, tmp_path / target], check=True, timeout=60)
     try:
         store = make_store(tmp_path)
         report = index(tmp_path / "root", store)
     finally:
         for target in ("root/mnt", "root/resolv.conf"):
-            subprocess.run(["umount", tmp_path / target], check=True, timeout=20)
+            subprocess.run(["umount", tmp_path / target], check=True, timeout=60)
     facts = image_facts(store, "image")
     assert set(facts) == {b"", b"mnt", b"resolv.conf"}
     assert facts[b"resolv.conf"].content == b""
@@ -244,9 +244,27 @@ def test_a_file_that_is_mounted_over_another_is_left_out_and_stays_what_it_is_el
     try:
         for point, mounted in points.items():
             point.touch()
-            subprocess.run(["mount", "--bind", mounted, point], check=True, timeout=20)
+            subprocess.run(["mount", "--bind", mounted, point], check=True, timeout=60)
         sizes = {name: entry.size for name, entry in read_tree(root).children.items()}
     finally:
         for point in points:
-            subprocess.run(["umount", point], check=False, timeout=20)
+            subprocess.run(["umount", point], check=False, timeout=60)
     assert sizes == {b"a": 7, b"b": 7, b"c": 0, b"d": 0}
+
+
+def test_a_path_that_is_longer_than_the_kernel_takes_is_shown_by_its_ends(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    name = "d" * 250
+    at = os.open(tree, os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir(name, dir_fd=at)
+        below = os.open(name, os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    os.close(at)
+    with pytest.raises(IoFailure, match="File name too long") as caught:
+        index_image(f"dir:{tree}", store=open_store(str(tmp_path / "store"), create=True), name="x")
+    assert len(caught.value.message) < 500
+    assert str(tree) in caught.value.message
+    subprocess.run(["rm", "-rf", tree], check=True, timeout=60)

@@ -17,13 +17,13 @@ from coldstart_cli.errors import (
     DataError,
     PermissionNeededError,
 )
-from coldstart_fs.build import index_image
-from coldstart_fs.images import list_images, open_image
-from coldstart_fs.kernel_mounts import unmount_now
-from coldstart_fs.names import index_key, locator_key
-from coldstart_fs.references import list_names, resolve_image
-from coldstart_fs.store import Store
-from coldstart_fs.store_url import open_store
+from coldstart_fs.format.names import index_key, locator_key
+from coldstart_fs.indexing.build import index_image
+from coldstart_fs.mounts.kernel_mounts import unmount_now
+from coldstart_fs.stores.images import list_images, open_image
+from coldstart_fs.stores.references import list_names, resolve_image
+from coldstart_fs.stores.store import Store
+from coldstart_fs.stores.store_url import open_store
 from image_builder import image_facts
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, makes devices, takes another user's place")
@@ -173,13 +173,13 @@ def test_a_part_of_a_store_may_lie_on_another_file_system(folder: Path, root: Pa
         assert [path.suffix for path in away.rglob("*") if path.is_file()] == [".pack"]
         assert not list(folder.glob(".writing-*"))
     finally:
-        subprocess.run(["rm", "-r", away], check=True, timeout=20)
+        subprocess.run(["rm", "-r", away], check=True, timeout=60)
 
 
 @pytest.fixture
 def read_only(folder: Path, store: Store) -> Iterator[Path]:
     for options in ("bind", "remount,bind,ro"):
-        subprocess.run(["mount", "-o", options, folder, folder], check=True, timeout=20)
+        subprocess.run(["mount", "-o", options, folder, folder], check=True, timeout=60)
     yield folder
     unmount_now(folder)
 

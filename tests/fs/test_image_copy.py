@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli.errors import CannotCreateError, DataError, IoFailure, NotFoundError, UsageError
-from coldstart_fs.build import index_image
-from coldstart_fs.image_copy import CopyReport, Packs, copy_image
-from coldstart_fs.names import digest_text, index_key, locator_key
-from coldstart_fs.pack import PackWriter
-from coldstart_fs.references import list_names, resolve_image, write_ref
-from coldstart_fs.store import Store
-from coldstart_fs.store_url import open_store
+from coldstart_fs.format.names import digest_text, index_key, locator_key
+from coldstart_fs.format.pack import PackWriter
+from coldstart_fs.indexing.build import index_image
+from coldstart_fs.stores.image_copy import CopyReport, Packs, copy_image
+from coldstart_fs.stores.references import list_names, resolve_image, write_ref
+from coldstart_fs.stores.store import Store
+from coldstart_fs.stores.store_url import open_store
 from conftest import wait_until
 from fs.conftest import Bucket
 from fs.mounts import flip, small_disk
@@ -269,8 +269,8 @@ def test_a_full_disk_is_named_and_leaves_no_image(
 
 SCRIPT = """
 import pathlib, signal, sys, threading
-from coldstart_fs import image_copy
-from coldstart_fs.store_url import open_store
+from coldstart_fs.stores import image_copy
+from coldstart_fs.stores.store_url import open_store
 
 fetch, lock, begun = image_copy._fetch, threading.Lock(), []
 
@@ -296,10 +296,10 @@ def test_a_killed_copy_goes_on_where_it_was(source: Store, bucket: Bucket, tmp_p
     try:
         wait_until(lambda: here.exists() and len(destination.list("packs/")) == 3, "three packs to be there")
         child.send_signal(signal.SIGKILL)
-        child.wait(20)
+        child.wait(60)
     finally:
         child.kill()
-        child.wait(20)
+        child.wait(60)
     assert destination.list("refs/") == []
     report: CopyReport = copy_image("image", source, destination)
     assert (report.held.count, report.sent.count) == (3, 3)

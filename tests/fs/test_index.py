@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli.errors import ColdstartError, DataError, NotFoundError
-from coldstart_fs.entry import Entry
-from coldstart_fs.index import HEADER, HEADER_BYTES, HOLE, Index
-from coldstart_fs.index_writer import encode_index
+from coldstart_fs.format.entry import Entry
+from coldstart_fs.format.index import HEADER, HEADER_BYTES, HOLE, Index
+from coldstart_fs.format.index_writer import encode_index
 
 CHUNK = 4096
 CONFIGURATION = {"command": ["/bin/sh"], "environment": ["A=\u00e4"], "user": "1000"}

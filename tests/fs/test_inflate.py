@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from coldstart_cli.errors import DataError
-from coldstart_fs.sources import compression
+from coldstart_fs.indexing.sources import compression
 
 
 def inflated(data: bytes, step: int) -> bytes | None:

@@ -12,7 +12,7 @@ import pytest
 
 from coldstart_cli.errors import BusyError, ColdstartError, IoFailure, UnavailableError
 from coldstart_cli.files import mounts_below
-from coldstart_fs.kernel_mounts import (
+from coldstart_fs.mounts.kernel_mounts import (
     file_system_of,
     mount_at,
     mount_overlay,
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def tmpfs(place: Path) -> None:
-    done = subprocess.run(["mount", "-t", "tmpfs", "test-source", place], check=False, timeout=20)
+    done = subprocess.run(["mount", "-t", "tmpfs", "test-source", place], check=False, timeout=60)
     if done.returncode:
         pytest.skip("cannot mount a tmpfs")
 

@@ -8,9 +8,9 @@ import tarfile
 import pytest
 
 from coldstart_cli.errors import DataError
-from coldstart_fs.sources.layer import LayeredTree
-from coldstart_fs.sources.stream import ByteStream
-from coldstart_fs.sources.tar import TarReader
+from coldstart_fs.indexing.sources.layer import LayeredTree
+from coldstart_fs.indexing.sources.stream import ByteStream
+from coldstart_fs.indexing.sources.tar import TarReader
 from image_builder import Layer, apply_layers
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli.errors import DataError
-from coldstart_fs.build import index_image
-from coldstart_fs.sources.stream import ByteStream
-from coldstart_fs.sources.tar import Member, TarReader
-from coldstart_fs.store_url import open_store
+from coldstart_fs.indexing.build import index_image
+from coldstart_fs.indexing.sources.stream import ByteStream
+from coldstart_fs.indexing.sources.tar import Member, TarReader
+from coldstart_fs.stores.store_url import open_store
 from fs.conformance.raw_tar import RawTar
 from image_builder import Layer, apply_layers, write_layout
 

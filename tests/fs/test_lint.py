@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from coldstart_fs.build import index_image
-from coldstart_fs.findings import RULES, Finding
-from coldstart_fs.lint import LintReport, lint_image
-from coldstart_fs.opened import opened_image
-from coldstart_fs.store_url import open_store
+from coldstart_fs.indexing.build import index_image
+from coldstart_fs.looking.findings import RULES, Finding
+from coldstart_fs.looking.lint import LintReport, lint_image
+from coldstart_fs.looking.opened import opened_image
+from coldstart_fs.stores.store_url import open_store
 from image_builder import Layer, write_layout
 
 TAG = sys.implementation.cache_tag
@@ -230,7 +230,7 @@ def test_byte_code_that_cannot_be_read_is_said_and_hides_nothing_else(bench: Ben
     ) as image:
         report = lint_image(image.index, image.contents)
     assert [finding.code for finding in report.findings] == ["writable-setuid"]
-    assert "1 files cannot be read: chunk is damaged" in report.problems[0]
+    assert "1 files cannot be read: chunk cannot be used: blake3:" in report.problems[0]
 
 
 # --- the rest ---

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli.errors import DataError
-from coldstart_fs.locator import ChunkLocation, Locator, encode_locator
+from coldstart_fs.format.locator import ChunkLocation, Locator, encode_locator
 
 PACKS = [bytes([number]) * 32 for number in range(3)]
 LOCATIONS = {

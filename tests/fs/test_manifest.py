@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from coldstart_cli.errors import DataError, NotFoundError
-from coldstart_fs.build import IndexReport, index_image
-from coldstart_fs.store import Store
-from coldstart_fs.store_url import open_store
+from coldstart_fs.indexing.build import IndexReport, index_image
+from coldstart_fs.stores.store import Store
+from coldstart_fs.stores.store_url import open_store
 from image_builder import (
     Layer,
     OciImage,
@@ -78,8 +78,8 @@ def test_nested_indexes_pick_this_platform(tmp_path: Path, store: Store) -> None
         (descriptor,) = json.loads((tmp_path / architecture / "index.json").read_text())["manifests"]
         system = "unknown" if architecture == "unknown" else "linux"
         descriptors.append(descriptor | {"platform": {"os": system, "architecture": architecture}})
-        subprocess.run(["mkdir", "-p", folder], check=True, timeout=20)
-        subprocess.run(["cp", "-a", *image.folder.iterdir(), folder], check=True, timeout=20)
+        subprocess.run(["mkdir", "-p", folder], check=True, timeout=60)
+        subprocess.run(["cp", "-a", *image.folder.iterdir(), folder], check=True, timeout=60)
     nested = write_blob(folder, json.dumps({"schemaVersion": 2, "manifests": descriptors}).encode(), INDEX)
     write_index(folder, [nested])
     index(folder, store)

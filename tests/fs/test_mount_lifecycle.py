@@ -8,17 +8,17 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from coldstart_cli.errors import BusyError, ColdstartError, NotFoundError, Terminated, UsageError
-from coldstart_cli.files import exclusive_lock
-from coldstart_fs.kernel_mounts import mount_at, real_mountpoint
-from coldstart_fs.mount import (
+from coldstart_cli.files import exclusive_lock, mounts_below
+from coldstart_fs.mounts.kernel_mounts import mount_at, real_mountpoint
+from coldstart_fs.mounts.mount import (
     MountRecord,
     check_request,
     find_mount,
@@ -28,9 +28,10 @@ from coldstart_fs.mount import (
     sweep_stale,
     unmount,
 )
-from coldstart_fs.records import all_records, lock_path, log_path, record_folder
+from coldstart_fs.mounts.records import all_records, lock_path, record_folder, write_record
+from coldstart_fs.mounts.server_records import log_path, servers_folder
 from conftest import wait_until
-from fs.mounts import CHUNK_BYTES, Lab, ends
+from fs.mounts import CHUNK_BYTES, Lab, kill_all
 
 
 @pytest.fixture
@@ -40,9 +41,10 @@ def image(lab: Lab) -> Lab:
 
 
 def is_gone(lab: Lab, record: MountRecord) -> bool:
-    """Nothing of a mount is left: server, mounts, record."""
+    """Nothing of a mount is left: server, mounts, records."""
     return (
-        not record.server_lives()
+        not record.server_folder.exists()
+        and not record.server_lives()
         and mount_at(record.mountpoint) is None
         and mount_at(record.fuse_mountpoint) is None
         and find_mount(record.mountpoint, lab.run) is None
@@ -52,7 +54,7 @@ def is_gone(lab: Lab, record: MountRecord) -> bool:
 def test_unmounting_ends_server_mount_and_record(image: Lab) -> None:
     record = image.mount()
     assert live_mounts(image.run) == [record]
-    assert record.settings == {"read_ahead_kib": 512, "max_background": 256, "congestion_threshold": 192}
+    assert record.settings == {"read_ahead_kib": 128, "max_background": 256, "congestion_threshold": 192}
     report = unmount(record.mountpoint, run_folder=image.run)
     assert (report.record, report.in_use) == (record, False)
     assert is_gone(image, record)
@@ -95,13 +97,14 @@ def test_a_user_who_leaves_at_the_last_moment_is_waited_for(image: Lab) -> None:
     leaving.join()
 
 
-def test_a_killed_server_is_swept_and_named(image: Lab) -> None:
+def test_a_mount_whose_keeper_and_server_were_killed_is_swept_and_named(image: Lab) -> None:
     record = image.mount()
-    alive = image.mount("alive")
-    ends(record)
+    alive = image.mount("alive", alone=True)
+    kill_all(record)
     with pytest.raises(OSError, match=r".") as refusal:
         os.listdir(record.mountpoint)
-    assert refusal.value.errno == errno.ENOTCONN
+    # while the connection ends, what waits for it learns that it was aborted
+    assert refusal.value.errno in {errno.ENOTCONN, errno.ECONNABORTED}
     assert sweep_stale(image.run) == [record.mountpoint]
     assert is_gone(image, record)
     assert live_mounts(image.run) == [alive]
@@ -110,30 +113,41 @@ def test_a_killed_server_is_swept_and_named(image: Lab) -> None:
 
 def test_mounting_over_a_dead_mount_recovers_it(image: Lab) -> None:
     record = image.mount()
-    ends(record)
+    kill_all(record)
     again = image.mount()
-    assert again.server_pid != record.server_pid
+    assert again.server_folder != record.server_folder
     assert (again.mountpoint / "file").read_bytes() == b"content"
 
 
 def test_unmounting_a_dead_mount_cleans_up(image: Lab) -> None:
     record = image.mount()
-    ends(record)
+    kill_all(record)
     assert not unmount(record.mountpoint, run_folder=image.run).in_use
     assert is_gone(image, record)
 
 
-def test_a_server_that_is_told_to_end_unmounts(image: Lab) -> None:
+def test_a_keeper_that_is_told_to_end_unmounts_though_files_are_open(image: Lab) -> None:
     record = image.mount()
-    ends(record, signal.SIGTERM)
-    assert mount_at(record.mountpoint) is None
-    assert f"unmounting {record.mountpoint}" in image.log(record)
+    server = record.server()
+    assert server is not None
+    user = os.open(record.mountpoint / "large", os.O_RDONLY)
+    try:
+        os.kill(server.keeper.pid, signal.SIGTERM)
+        wait_until(lambda: not server.keeper.lives(), "the end of the keeper")
+        assert not server.server.lives()
+        assert mount_at(record.mountpoint) is None
+        with pytest.raises(OSError, match=r"."):
+            os.pread(user, 10, 0)
+    finally:
+        with suppress(OSError):
+            os.close(user)
+    assert "told to end" in image.log(record)
     assert sweep_stale(image.run) == [record.mountpoint]
 
 
 def test_a_mount_that_somebody_else_unmounted_is_forgotten(image: Lab) -> None:
     record = image.mount()
-    subprocess.run(["umount", str(record.mountpoint)], timeout=20, check=True)
+    subprocess.run(["umount", str(record.mountpoint)], timeout=60, check=True)
     wait_until(lambda: not record.server_lives(), "the end of the server")
     again = image.mount()
     assert (again.mountpoint / "file").read_bytes() == b"content"
@@ -164,18 +178,27 @@ def test_a_lock_that_is_held_is_told_with_its_holder(image: Lab) -> None:
         mount_detached(request)
 
 
+def test_no_other_user_can_open_and_so_hold_a_lock_of_a_mount(image: Lab) -> None:
+    for name in ("mounts", "servers"):
+        (image.run / name).mkdir(parents=True, mode=0o755)  # as earlier releases made them
+    image.mount()
+    for folder in (image.run / "mounts", image.run / "servers"):
+        assert folder.stat().st_mode & 0o077 == 0, folder
+        locks = list(folder.glob("*.lock"))
+        assert locks
+        assert [lock for lock in locks if lock.stat().st_mode & 0o077] == []
+
+
 def test_a_hung_store_holds_neither_other_files_nor_the_end(image: Lab) -> None:
     record = image.mount()
     (record.mountpoint / "file").read_bytes()
-    wait_until(image.cached(image.places("file")[0][0]).exists, "the chunk in the cache")
-    image.unmount(record)
-    record = image.mount()
     pack = image.pack(image.places("large")[0][1])
     image.image("backing", pack=pack.read_bytes())
     backing = image.mount("backing", name="backing")
     pack.unlink()
     pack.symlink_to(backing.mountpoint / "pack")
-    os.kill(backing.server_pid, signal.SIGSTOP)  # as a file server that went away
+    stopped = backing.server_pid
+    os.kill(stopped, signal.SIGSTOP)  # as a file server that went away
     reader = subprocess.Popen(
         [sys.executable, "-c", f"open({str(record.mountpoint / 'large')!r}, 'rb').read()"],
         stderr=subprocess.PIPE,
@@ -184,18 +207,18 @@ def test_a_hung_store_holds_neither_other_files_nor_the_end(image: Lab) -> None:
         wait_until(lambda: _waits_in_the_kernel(reader.pid), "a reader that waits")
         assert (record.mountpoint / "file").read_bytes() == b"content"
         assert len(os.listdir(record.mountpoint)) == 2
-        started = time.monotonic()
-        os.kill(record.server_pid, signal.SIGTERM)
-        wait_until(lambda: not record.server_lives(), "the end of the server", timeout_seconds=10)
-        assert time.monotonic() - started < 5
+        server = record.server()
+        assert server is not None
+        os.kill(server.keeper.pid, signal.SIGTERM)
+        wait_until(lambda: not record.server_lives(), "the end of the server")
         assert mount_at(record.mountpoint) is None
-        _, said = reader.communicate(timeout=20)
+        _, said = reader.communicate(timeout=60)
         assert reader.returncode == 1
         assert b"OSError" in said
     finally:
         reader.kill()
-        os.kill(backing.server_pid, signal.SIGCONT)
-        reader.communicate(timeout=20)
+        os.kill(stopped, signal.SIGCONT)
+        reader.communicate(timeout=60)
 
 
 def _waits_in_the_kernel(pid: int) -> bool:
@@ -230,7 +253,7 @@ def test_readers_of_a_mount_that_ends_get_an_error_not_wrong_bytes(image: Lab) -
     finally:
         stop.set()
         for reader in readers:
-            reader.join(20)
+            reader.join(60)
     assert wrong == []
     assert is_gone(image, record)
 
@@ -280,7 +303,7 @@ def test_a_foreground_mount_returns_when_somebody_unmounts_it(image: Lab) -> Non
         unmounting.append(thread)
 
     serve(image.request(), on_ready=ready)
-    unmounting[0].join(20)
+    unmounting[0].join(60)
     assert is_gone(image, seen[0])
 
 
@@ -289,7 +312,7 @@ def test_a_foreground_mount_whose_server_dies_is_an_error(image: Lab) -> None:
 
     def ready(record: MountRecord) -> None:
         seen.append(record)
-        ends(record)
+        kill_all(record)
 
     with pytest.raises(ColdstartError, match="image server ended"):
         serve(image.request(), on_ready=ready)
@@ -298,10 +321,10 @@ def test_a_foreground_mount_whose_server_dies_is_an_error(image: Lab) -> None:
 
 # the moments at which whoever mounts may be killed, from the first process to the last step
 _MOMENTS = {
-    "before the record": "coldstart_fs.mount.write_record",
-    "while it waits for the server": "coldstart_fs.supervisor.StartedServer.wait_mounted",
-    "after the answer": "coldstart_fs.supervisor.StartedServer.wait_answer",
-    "while it tunes": "coldstart_fs.mount.tune",
+    "before the server is ready": "coldstart_fs.mounts.supervisor.StartedKeeper.wait_ready",
+    "before the record": "coldstart_fs.mounts.mount.write_record",
+    "before the answer": "coldstart_fs.mounts.obtain.wait_answer",
+    "before the mount point": "coldstart_fs.mounts.mount.bind_mount",
 }
 
 
@@ -311,29 +334,30 @@ def test_a_mounting_that_is_killed_leaves_nothing_that_cannot_be_ended(image: La
     program = f"""
 import os, signal
 from pathlib import Path
-from coldstart_fs import mount, supervisor
+from coldstart_fs.mounts import mount, obtain, supervisor
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
-{_MOMENTS[moment].removeprefix("coldstart_fs.")} = die
+{_MOMENTS[moment].removeprefix("coldstart_fs.mounts.")} = die
 mount.mount_detached(mount.MountRequest(
     {request.name!r}, Path({str(request.mountpoint)!r}), {request.store!r},
     Path({str(request.cache)!r}), Path({str(request.run_folder)!r})))
 """
     done = subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
-    if moment in {"before the record", "while it waits for the server"}:
-        # nobody has heard of the mount: its server ends by itself, whether it had mounted by then or not
-        wait_until(lambda: not _servers_of(request.mountpoint), "the end of the server", timeout_seconds=10)
-        wait_until(lambda: mount_at(request.mountpoint) is None, "the end of the mount")
-    else:
-        (record,) = [record for _, record in all_records(image.run)]
+    # nobody has heard of the mount: its server ends by itself, whether it had mounted by then or not
+    wait_until(lambda: not _processes_of(image), "the end of the server")
+    for _, record in all_records(image.run):
         unmount(request.mountpoint, run_folder=image.run)
         assert is_gone(image, record)
+    assert mounts_below(image.folder) == []
     record = image.mount()
     assert (record.mountpoint / "file").read_bytes() == b"content"
-    assert _servers_of(request.mountpoint) == [record.server_pid]
+    server = record.server()
+    assert server is not None
+    assert _processes_of(image) == sorted([server.keeper.pid, server.server.pid])
 
 
-def _servers_of(mountpoint: Path) -> list[int]:
+def _processes_of(lab: Lab) -> list[int]:
+    """Keepers and servers of a lab's mounts."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -342,9 +366,9 @@ def _servers_of(mountpoint: Path) -> list[int]:
             arguments = (entry / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"coldstart_fs.serving" in arguments and os.fsencode(mountpoint) in b"".join(arguments):
+        if b"coldstart_fs.mounts.keeping" in arguments and os.fsencode(lab.folder) in b"".join(arguments):
             found.append(int(entry.name))
-    return found
+    return sorted(found)
 
 
 def test_a_server_that_cannot_start_says_why(image: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,7 +383,8 @@ def test_the_log_of_a_mount_is_closed_to_others(image: Lab) -> None:
     record = image.mount()
     folder = record_folder(image.run, record.mountpoint)
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert log_path(folder).stat().st_mode & 0o777 == 0o600
+    assert record.server_folder.stat().st_mode & 0o777 == 0o700
+    assert log_path(record.server_folder).stat().st_mode & 0o777 == 0o600
 
 
 def test_a_copy_in_another_mount_namespace_does_not_keep_a_server_alive(image: Lab) -> None:
@@ -371,11 +396,25 @@ def test_a_copy_in_another_mount_namespace_does_not_keep_a_server_alive(image: L
     try:
         assert keeper.stdout is not None
         assert keeper.stdout.readline() == b"\n"  # from here on it has a copy of the mount
-        assert unmount(record.mountpoint, run_folder=image.run).in_use
+        assert not unmount(record.mountpoint, run_folder=image.run).in_use
         assert is_gone(image, record)
     finally:
         keeper.kill()
-        keeper.communicate(timeout=20)
+        keeper.communicate(timeout=60)
+
+
+def test_a_mount_whose_record_leads_elsewhere_is_not_called_unmounted(image: Lab) -> None:
+    record = image.mount()
+    folder = record_folder(image.run, record.mountpoint)
+    forged = replace(record, fuse_mountpoint=record.mountpoint, server_folder=image.folder / "nowhere")
+    write_record(folder, forged)
+    for force in (False, True):
+        with pytest.raises(ColdstartError, match=f"mount is still there.*: {record.mountpoint}"):
+            unmount(record.mountpoint, run_folder=image.run, force=force)
+    assert mount_at(record.mountpoint) is not None
+    write_record(folder, record)
+    unmount(record.mountpoint, run_folder=image.run)
+    assert is_gone(image, record)
 
 
 def test_mounting_and_unmounting_again_and_again_leaves_nothing(image: Lab) -> None:
@@ -384,7 +423,8 @@ def test_mounting_and_unmounting_again_and_again_leaves_nothing(image: Lab) -> N
         image.unmount(record)
     assert is_gone(image, record)
     assert not list((image.run / "mounts").iterdir())
-    assert _servers_of(record.mountpoint) == []
+    assert not list(servers_folder(image.run).iterdir())
+    assert _processes_of(image) == []
 
 
 def test_a_mount_that_is_refused_leaves_no_lock(image: Lab) -> None:
@@ -394,9 +434,9 @@ def test_a_mount_that_is_refused_leaves_no_lock(image: Lab) -> None:
 
 
 def test_many_mounts_live_side_by_side(image: Lab) -> None:
-    records = [image.mount(f"mnt{number}") for number in range(4)]
+    records = [image.mount(f"mnt{number}", alone=True) for number in range(4)]
     assert {(record.mountpoint / "file").read_bytes() for record in records} == {b"content"}
     assert live_mounts(image.run) == records
-    ends(records[1])
+    kill_all(records[1])
     assert sweep_stale(image.run) == [records[1].mountpoint]
     assert live_mounts(image.run) == [records[0], *records[2:]]

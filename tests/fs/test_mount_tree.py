@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 import random
@@ -11,16 +12,19 @@ import socket
 import stat
 import struct
 import subprocess
+import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from coldstart_fs.mount import MountRecord
+from coldstart_fs.mounts.mount import MountRecord
+from conftest import wait_until
 from fs.mounts import CHUNK_BYTES, Lab, laboratory
 from image_builder import folder_facts
 
 _MANY = 10_000
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  # the same on every machine
 
 
 def _fill(tree: Path) -> None:
@@ -121,9 +125,54 @@ def test_a_file_takes_the_blocks_of_its_size(root: Path) -> None:
     status = os.stat(root / "odd")
     assert status.st_blocks * 512 >= status.st_size
     done = subprocess.run(
-        ["du", "-sk", str(root / "odd")], capture_output=True, text=True, timeout=30, check=True
+        ["du", "-sk", str(root / "odd")], capture_output=True, text=True, timeout=60, check=True
     )
     assert int(done.stdout.split()[0]) >= status.st_size // 1024
+
+
+def test_holes_take_no_blocks(root: Path) -> None:
+    assert os.stat(root / "sparse").st_size == 3 * CHUNK_BYTES + 13
+    assert os.stat(root / "sparse").st_blocks == 1
+    assert os.stat(root / "empty").st_blocks == 0
+
+
+def test_holes_and_data_are_found_by_seeking(root: Path) -> None:
+    data = 3 * CHUNK_BYTES
+    with (root / "sparse").open("rb", buffering=0) as stream:
+        assert stream.seek(0, os.SEEK_DATA) == data
+        assert stream.seek(0, os.SEEK_HOLE) == 0
+        assert stream.seek(CHUNK_BYTES + 5, os.SEEK_HOLE) == CHUNK_BYTES + 5
+        assert stream.seek(data + 2, os.SEEK_DATA) == data + 2
+        assert stream.seek(data + 2, os.SEEK_HOLE) == data + 13
+        with pytest.raises(OSError, match=r".") as refusal:
+            stream.seek(data + 13, os.SEEK_DATA)
+        assert refusal.value.errno == errno.ENXIO
+    with (root / "odd").open("rb", buffering=0) as stream:
+        assert stream.seek(0, os.SEEK_HOLE) == os.stat(root / "odd").st_size
+
+
+def test_a_copy_keeps_the_holes(root: Path, tmp_path: Path) -> None:
+    subprocess.run(["cp", "--sparse=auto", root / "sparse", tmp_path / "copy"], check=True, timeout=60)
+    assert (tmp_path / "copy").read_bytes() == (root / "sparse").read_bytes()
+    assert os.stat(tmp_path / "copy").st_blocks * 512 < CHUNK_BYTES
+
+
+def test_the_sizes_of_attributes_can_be_asked_for(root: Path) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    path, name = os.fsencode(root / "odd"), b"user.bytes"
+    assert libc.getxattr(path, name, None, 0) == 256
+    buffer = ctypes.create_string_buffer(10)
+    assert libc.getxattr(path, name, buffer, 10) == -1
+    assert ctypes.get_errno() == errno.ERANGE
+    assert libc.listxattr(path, None, 0) == len(b"user.bytes\0user.empty\0")
+
+
+def test_a_file_is_no_terminal(root: Path) -> None:
+    with (root / "odd").open("rb") as stream:
+        assert not stream.isatty()
+        with pytest.raises(OSError, match=r".") as refusal:
+            fcntl.ioctl(stream, termios.TCGETS, bytes(64))
+        assert refusal.value.errno == errno.ENOTTY
 
 
 def test_the_file_system_has_a_size_and_no_room(source: Path, root: Path) -> None:
@@ -140,7 +189,7 @@ def test_the_mount_names_its_image_in_the_mount_table(mounted: MountRecord) -> N
         ["findmnt", "-no", "SOURCE,FSTYPE,OPTIONS", str(mounted.mountpoint)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=True,
     )
     source, kind, options = done.stdout.split()
@@ -157,7 +206,7 @@ def test_other_users_get_what_the_modes_allow(root: Path) -> None:
             name: subprocess.run(
                 [*as_nobody, f"/proc/self/fd/{folder}/{name}"],
                 capture_output=True,
-                timeout=30,
+                timeout=60,
                 check=False,
                 pass_fds=[folder],
             )
@@ -182,7 +231,7 @@ def test_access_control_lists_are_enforced(root: Path) -> None:
                     *("cat", f"/proc/self/fd/{folder}/listed"),
                 ],
                 capture_output=True,
-                timeout=30,
+                timeout=60,
                 check=False,
                 pass_fds=[folder],
             )
@@ -303,6 +352,41 @@ def _entries(folder: int, buffer_bytes: int) -> Iterator[tuple[bytes, int]]:
             _, offset, length, _ = struct.unpack_from("<QqHB", buffer, place)
             yield buffer.raw[place + 19 : place + length].split(b"\0", 1)[0], offset
             place += length
+
+
+def test_a_container_in_a_user_namespace_gets_the_image_with_its_own_owners(
+    mounted: MountRecord, tmp_path: Path
+) -> None:
+    """An idmapped mount, as runc makes it of a root file system: owner 0 of the image is 100000 there."""
+    server = mounted.server()
+    if server is None or "allow_idmap" not in server.fuse_flags:
+        pytest.skip("this kernel maps no owners on FUSE: Linux 6.12")
+    holder = subprocess.Popen(["unshare", "--user", "sleep", "60"])
+    libc = ctypes.CDLL(None, use_errno=True)
+    point = tmp_path / "mapped"
+    point.mkdir()
+    try:
+        namespaces = Path(f"/proc/{holder.pid}/ns/user")
+        wait_until(lambda: os.readlink(namespaces) != os.readlink("/proc/self/ns/user"), "the namespace")
+        for name in ("uid_map", "gid_map"):
+            Path(f"/proc/{holder.pid}/{name}").write_text("0 100000 65536")
+        tree = libc.syscall(_OPEN_TREE, -100, os.fsencode(mounted.mountpoint), 1)
+        owners = os.open(namespaces, os.O_RDONLY)
+        attributes = struct.pack("<QQQQ", 0x100000, 0, 0, owners)  # MOUNT_ATTR_IDMAP
+        set_ = libc.syscall(_MOUNT_SETATTR, tree, b"", 0x1000, attributes, len(attributes))
+        assert set_ == 0, os.strerror(ctypes.get_errno())
+        assert libc.syscall(_MOVE_MOUNT, tree, b"", -100, os.fsencode(point), 4) == 0
+        os.close(owners)
+        os.close(tree)
+        try:
+            status = os.lstat(point / "setuid")
+            assert (status.st_uid, status.st_gid) == (101000, 101001)
+            assert (point / "first").read_bytes() == (mounted.mountpoint / "first").read_bytes()
+        finally:
+            subprocess.run(["umount", point], check=True, timeout=60)
+    finally:
+        holder.kill()
+        holder.wait(60)
 
 
 def test_find_sees_the_same_tree(source: Path, root: Path) -> None:

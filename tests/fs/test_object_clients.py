@@ -15,8 +15,14 @@ from coldstart_cli.errors import (
     PermissionNeededError,
     UsageError,
 )
-from coldstart_fs.object_clients import Location
-from coldstart_fs.store_url import open_store
+from coldstart_fs.stores.object_clients import Location
+from coldstart_fs.stores.store_url import open_store
+from coldstart_fs.tiers.attempt import Attempt
+from coldstart_fs.tiers.breaker import Permit
+from coldstart_fs.tiers.failure import TierFailure
+from coldstart_fs.tiers.http_source import HttpSource
+from coldstart_fs.tiers.settings import TierSettings
+from coldstart_fs.tiers.source import Span
 from fs import servers
 from fs.conftest import Bucket
 from fs.servers import FaultyServer, nginx
@@ -128,7 +134,8 @@ def test_azure_refusals_are_told_apart(
     with pytest.raises(PermissionNeededError, match="403") as caught:
         store.get("refs/a")
     assert "AZURE_STORAGE_ACCOUNT_KEY" in str(caught.value.hint)
-    assert [path for _, path, _ in faulty.requests] == ["/account/container/x/refs/a"] * 2
+    # who is refused asks once more, with new credentials
+    assert [path for _, path, _ in faulty.requests] == ["/account/container/x/refs/a"] * 3
 
 
 def test_a_private_authority_is_trusted_when_it_is_named(
@@ -152,5 +159,21 @@ def test_a_private_authority_is_trusted_when_it_is_named(
         with pytest.raises(IoFailure, match="its certificate is not trusted") as caught:
             open_store(url).get("images/x")
         assert "SSL_CERT_FILE" in str(caught.value.hint)
+        with pytest.raises(IoFailure, match="its certificate is not trusted") as caught:
+            read_in_tiers(url, "images/x", 10, 500)
+        assert "SSL_CERT_FILE" in str(caught.value.hint)
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
         assert open_store(url).get("images/x") == CONTENT
+        assert read_in_tiers(url, "images/x", 10, 500) == CONTENT[10:510]
+
+
+def read_in_tiers(url: str, key: str, offset: int, length: int) -> bytes:
+    """A range through the client of HTTP tiers, which is another one than that of stores."""
+    source = HttpSource(Location.parse(url), TierSettings(url))
+    attempt = Attempt(Permit(probe=False), read_seconds=10, connect_seconds=10)
+    try:
+        return bytes(source.read(key, Span(offset, length), attempt, fresh=False))
+    except TierFailure as failure:
+        raise failure.error from None
+    finally:
+        source.close()

@@ -23,9 +23,9 @@ from coldstart_cli.errors import (
     UnavailableError,
     UnreachableError,
 )
-from coldstart_fs.references import list_names, resolve_image, write_ref
-from coldstart_fs.store import MARKER, MARKER_CONTENT, Store
-from coldstart_fs.store_url import open_store
+from coldstart_fs.stores.references import list_names, resolve_image, write_ref
+from coldstart_fs.stores.store import MARKER, MARKER_CONTENT, Store
+from coldstart_fs.stores.store_url import open_store
 from conftest import wait_until
 from fs import servers
 from fs.conftest import Bucket
@@ -240,7 +240,7 @@ def test_requests_end_at_their_deadline(served: Store, faulty: FaultyServer) -> 
     began = time.monotonic()
     with pytest.raises(IoFailure):
         served.get_range("object", 0, 10)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 def test_a_server_that_is_not_there_is_named(hasty: None) -> None:
@@ -299,7 +299,7 @@ def test_scratch_of_a_killed_writer_is_swept_and_that_of_a_live_one_kept(
     bucket: Bucket, tmp_path: Path
 ) -> None:
     script = (
-        "import signal, sys\nfrom coldstart_fs.scratch import scratch_folder\n"
+        "import signal, sys\nfrom coldstart_fs.stores.scratch import scratch_folder\n"
         "with scratch_folder() as folder:\n    (folder / 'x').touch()\n"
         "    print(folder, flush=True)\n    signal.pause()\n"
     )
@@ -311,13 +311,13 @@ def test_scratch_of_a_killed_writer_is_swept_and_that_of_a_live_one_kept(
         with store.writing():
             assert (left / "x").exists()
         child.kill()
-        child.wait(20)
+        child.wait(60)
         with store.writing() as scratch:
             assert not left.exists()
             assert scratch.parent == tmp_path
     finally:
         child.kill()
-        child.wait(20)
+        child.wait(60)
         assert child.stdout is not None
         child.stdout.close()
 
@@ -329,15 +329,17 @@ def test_a_signal_is_heard_while_a_server_is_silent(
     monkeypatch.setenv("AWS_ENDPOINT_URL", faulty.url)
     faulty.fault = servers.silence
     call = {"get": "store.get('refs/a')", "put": "store.put_bytes('refs/a', b'x')"}[str(act)]
-    script = f"from coldstart_fs.store_url import open_store\nstore = open_store('s3://bucket/x')\n{call}\n"
+    script = (
+        f"from coldstart_fs.stores.store_url import open_store\nstore = open_store('s3://bucket/x')\n{call}\n"
+    )
     child = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE)
     try:
         wait_until(lambda: bool(faulty.requests), "the request")
         child.send_signal(signal.SIGINT)
-        _, said = child.communicate(timeout=10)
+        _, said = child.communicate(timeout=60)
     finally:
         child.kill()
-        child.wait(20)
+        child.wait(60)
     assert child.returncode == -signal.SIGINT, said.decode()
 
 

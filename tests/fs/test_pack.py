@@ -10,9 +10,9 @@ import zstandard
 from blake3 import blake3
 
 from coldstart_cli.errors import DataError, IoFailure, UsageError
-from coldstart_fs.chunk import RAW, ZSTD, Compression, chunk_digest, decode_chunk, split, verify
-from coldstart_fs.locator import RECORD, ChunkLocation
-from coldstart_fs.pack import FOOTER, FOOTER_MAGIC, PackWriter
+from coldstart_fs.format.chunk import RAW, ZSTD, Compression, chunk_digest, decode_chunk, split, verify
+from coldstart_fs.format.locator import RECORD, ChunkLocation
+from coldstart_fs.format.pack import FOOTER, FOOTER_MAGIC, PackWriter
 
 
 def test_a_pack_is_bodies_then_table_then_footer_under_its_digest(tmp_path: Path) -> None:
@@ -115,6 +115,10 @@ def test_chunks_are_decoded_raw_and_from_zstd() -> None:
     data = b"content " * 1000
     packed = zstandard.compress(data)
     assert decode_chunk(location(data, len(data), RAW), data) == data
+    assert decode_chunk(location(packed, len(data), ZSTD), packed) == data
+    # a frame that does not say how much is in it
+    stream = zstandard.ZstdCompressor().compressobj()
+    packed = stream.compress(data) + stream.flush()
     assert decode_chunk(location(packed, len(data), ZSTD), packed) == data
 
 

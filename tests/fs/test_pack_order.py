@@ -13,15 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coldstart_fs.build import IndexReport, index_image
-from coldstart_fs.chunk import Compression, chunk_digest
-from coldstart_fs.index import Index
-from coldstart_fs.locator import RECORD, Locator
-from coldstart_fs.names import digest_text, index_key, locator_key
-from coldstart_fs.pack import FOOTER
-from coldstart_fs.store import Store
-from coldstart_fs.store_url import open_store
-from coldstart_fs.trace import Read, Trace
+from coldstart_fs.format.chunk import Compression, chunk_digest
+from coldstart_fs.format.index import Index
+from coldstart_fs.format.locator import RECORD, Locator
+from coldstart_fs.format.names import digest_text, index_key, locator_key
+from coldstart_fs.format.pack import FOOTER
+from coldstart_fs.format.trace import Read, Trace
+from coldstart_fs.indexing.build import IndexReport, index_image
+from coldstart_fs.stores.store import Store
+from coldstart_fs.stores.store_url import open_store
 from image_builder import Layer, folder_facts, image_facts, write_layout
 
 CHUNK = 4096
@@ -232,8 +232,8 @@ def test_hash_seeds_do_not_reach_the_store(tmp_path: Path) -> None:
     seen = []
     for seed in ("0", "1", "777"):
         script = (
-            "import sys\nfrom coldstart_fs.build import index_image\n"
-            "from coldstart_fs.store_url import open_store\n"
+            "import sys\nfrom coldstart_fs.indexing.build import index_image\n"
+            "from coldstart_fs.stores.store_url import open_store\n"
             "index_image('oci:' + sys.argv[1], store=open_store(sys.argv[2], create=True), name='n')\n"
         )
         folder = tmp_path / seed

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from coldstart_cli.errors import UsageError
-from coldstart_fs.sources.platforms import (
+from coldstart_fs.indexing.sources.platforms import (
     UNKNOWN,
     described_platform,
     host_platform,

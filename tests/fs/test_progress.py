@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coldstart_fs.progress import Progress
+from coldstart_fs.indexing.progress import Progress
 
 
 def test_a_phase_alone_is_a_sentence() -> None:

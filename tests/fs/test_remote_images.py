@@ -6,18 +6,21 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from coldstart_cli.errors import DataError, IoFailure, NotFoundError, PermissionNeededError
-from coldstart_fs import object_clients
-from coldstart_fs.build import index_image
-from coldstart_fs.chunk import Compression
-from coldstart_fs.images import list_images, open_image
-from coldstart_fs.names import digest_text, index_key, locator_key, ref_key
-from coldstart_fs.references import resolve_image
-from coldstart_fs.store import Store
-from coldstart_fs.store_url import open_store
+from coldstart_fs.format.chunk import Compression
+from coldstart_fs.format.index import Index
+from coldstart_fs.format.locator import Locator
+from coldstart_fs.format.names import digest_text, index_key, locator_key, ref_key
+from coldstart_fs.indexing.build import index_image
+from coldstart_fs.stores import images, object_clients
+from coldstart_fs.stores.images import list_images, open_image
+from coldstart_fs.stores.references import resolve_image
+from coldstart_fs.stores.store import Store
+from coldstart_fs.stores.store_url import open_store
 from fs import servers
 from fs.conftest import Bucket
 from fs.mounts import Lab, flip, forget_pages, small_disk
@@ -35,8 +38,8 @@ def served(
     lab: Lab, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Lab, FaultyServer]]:
     """The lab's image over HTTP, on a server that can be told to misbehave; nobody waits long for it."""
-    monkeypatch.setattr(object_clients, "READ_SECONDS", 0.5)
-    monkeypatch.setattr(object_clients, "RETRY_SECONDS", 0.5)
+    monkeypatch.setattr(object_clients, "READ_SECONDS", 1.5)
+    monkeypatch.setattr(object_clients, "RETRY_SECONDS", 1.5)
     lab.image(**contents)
     with faulty_server(lab.store) as server:
         yield lab, server
@@ -107,7 +110,7 @@ def test_wrong_bytes_from_the_store_never_reach_a_reader(
 
     for fault in (
         servers.claimed_range,
-        servers.whole,
+        servers.endless,
         servers.short_range,
         servers.page,
         servers.answer(403),
@@ -281,4 +284,24 @@ def test_a_store_that_is_silent_ends_a_read_at_its_deadline(
     index, locator = open_image(open_store(server.url), lab.digests["image"], lab.cache, notes.append)
     with index, locator:
         assert "no answer in time" in notes[0]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
+
+
+def test_what_is_wrong_with_the_index_is_said_before_what_is_wrong_with_the_locator(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = lab.image(file=b"content")
+    asked = Event()
+
+    def slow_index(*_: object) -> Index:
+        assert asked.wait(60)
+        raise DataError("index has format 2")
+
+    def no_locator(*_: object) -> Locator:
+        asked.set()
+        raise NotFoundError("locator does not exist")
+
+    monkeypatch.setattr(images, "index_of", slow_index)
+    monkeypatch.setattr(images, "locator_of", no_locator)
+    with pytest.raises(DataError, match="index has format 2"):
+        open_image(open_store(str(lab.store)), digest, lab.cache)

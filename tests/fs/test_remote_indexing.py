@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli.errors import IoFailure
-from coldstart_fs.build import index_image
-from coldstart_fs.images import list_images
-from coldstart_fs.names import digest_text, parse_digest
-from coldstart_fs.references import resolve_image
-from coldstart_fs.store_url import open_store
+from coldstart_fs.format.names import digest_text, parse_digest
+from coldstart_fs.indexing.build import index_image
+from coldstart_fs.stores.images import list_images
+from coldstart_fs.stores.references import resolve_image
+from coldstart_fs.stores.store_url import open_store
 from conftest import Coldstart, wait_until
 from fs.conftest import Bucket
 from fs.mounts import small_disk
@@ -37,10 +37,10 @@ def root(tmp_path: Path) -> Path:
 # packs are small, so that a small image has many
 SCRIPT = """
 import pathlib, signal, sys, threading
-from coldstart_fs.build import index_image
-from coldstart_fs.object_store import ObjectStore
-from coldstart_fs.pack import PackWriter
-from coldstart_fs.store_url import open_store
+from coldstart_fs.indexing.build import index_image
+from coldstart_fs.stores.object_store import ObjectStore
+from coldstart_fs.format.pack import PackWriter
+from coldstart_fs.stores.store_url import open_store
 
 source, url, stop_after, here = sys.argv[1], sys.argv[2], int(sys.argv[3]), pathlib.Path(sys.argv[4])
 PackWriter.__init__.__kwdefaults__["full_bytes"] = 1 << 20
@@ -73,10 +73,10 @@ def test_a_killed_indexing_run_again_sends_only_what_is_missing(
     try:
         wait_until(here.exists, "the child to stand in the middle of its packs")
         child.send_signal(signal.SIGKILL)
-        child.communicate(timeout=20)
+        child.communicate(timeout=60)
     finally:
         child.kill()
-        child.wait(20)
+        child.wait(60)
     store = open_store(bucket.url)
     up = set(store.list("packs/"))
     assert 5 <= len(up) < 12
@@ -136,7 +136,7 @@ def ended(children: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
     finally:
         for child in children:
             child.kill()
-            child.wait(20)
+            child.wait(60)
     return [(child.returncode, *texts) for child, texts in zip(children, said, strict=True)]
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli.errors import DataError
-from coldstart_fs.build import index_image
-from coldstart_fs.folder_store import FolderStore
-from coldstart_fs.pack import PackWriter
-from coldstart_fs.store import PutReport
-from coldstart_fs.store_url import open_store
+from coldstart_fs.format.pack import PackWriter
+from coldstart_fs.indexing.build import index_image
+from coldstart_fs.stores.folder_store import FolderStore
+from coldstart_fs.stores.store import PutReport
+from coldstart_fs.stores.store_url import open_store
 from image_builder import Layer, Steps, image_facts, write_layout
 
 PACK_BYTES = 200_000
@@ -61,7 +61,7 @@ class Distant(FolderStore):
 
 @pytest.fixture
 def distant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Distant:
-    monkeypatch.setattr("coldstart_fs.build.PackWriter", partial(PackWriter, full_bytes=PACK_BYTES))
+    monkeypatch.setattr("coldstart_fs.indexing.build.PackWriter", partial(PackWriter, full_bytes=PACK_BYTES))
     (tmp_path / "scratch").mkdir()
     return Distant(tmp_path / "store", tmp_path / "scratch")
 

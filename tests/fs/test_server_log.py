@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from coldstart_fs import server_log
-from coldstart_fs.server_log import ServerLog, log_file
+from coldstart_fs.mounts import server_log
+from coldstart_fs.mounts.server_log import ServerLog, log_file
 
 
 @pytest.fixture

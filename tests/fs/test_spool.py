@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli.errors import IoFailure
-from coldstart_fs import spool as spool_module
-from coldstart_fs.spool import Spool
+from coldstart_fs.indexing import spool as spool_module
+from coldstart_fs.indexing.spool import Spool
 
 
 @pytest.mark.parametrize("order", ["as written", "backwards", "shuffled"])

@@ -18,10 +18,10 @@ from coldstart_cli.errors import (
     NotFoundError,
     UsageError,
 )
-from coldstart_fs.names import digest_text, index_key, parse_digest
-from coldstart_fs.references import list_names, resolve_image, write_ref
-from coldstart_fs.store import Store
-from coldstart_fs.store_url import open_store
+from coldstart_fs.format.names import digest_text, index_key, parse_digest
+from coldstart_fs.stores.references import list_names, resolve_image, write_ref
+from coldstart_fs.stores.store import Store
+from coldstart_fs.stores.store_url import open_store
 
 DIGEST = bytes(range(32))
 
@@ -77,12 +77,12 @@ def test_a_second_writer_may_wait(store: Store) -> None:
     def hold() -> None:
         with store.writing():
             entered.set()
-            leave.wait(20)
+            leave.wait(60)
 
     thread = threading.Thread(target=hold)
     thread.start()
     try:
-        assert entered.wait(20)
+        assert entered.wait(60)
         threading.Timer(0.1, leave.set).start()
         with store.writing(wait_seconds=20):
             assert leave.is_set()

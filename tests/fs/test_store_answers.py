@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coldstart_cli.errors import DataError, IoFailure
-from coldstart_fs.references import resolve_image
-from coldstart_fs.store_url import open_store
+from coldstart_fs.stores.references import resolve_image
+from coldstart_fs.stores.store_url import open_store
 from fs import servers
 from fs.servers import FaultyServer
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli.errors import ColdstartError, ConfigError, UsageError
-from coldstart_fs.object_store import ObjectStore
-from coldstart_fs.store import Store
-from coldstart_fs.store_url import open_store
+from coldstart_fs.stores.object_store import ObjectStore
+from coldstart_fs.stores.store import Store
+from coldstart_fs.stores.store_url import open_store
 from fs import servers
 
 KINDS = {"AWS": "s3://bucket/x", "GOOGLE": "gs://bucket/x", "AZURE": "az://container/x"}
@@ -126,7 +126,7 @@ def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch, variable: st
 
 
 def test_a_panic_of_the_library_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coldstart_fs.object_clients.check_settings", lambda _: None)
+    monkeypatch.setattr("coldstart_fs.stores.object_clients.check_settings", lambda _: None)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "=x")
     store = open_store(KINDS["AWS"])
     assert isinstance(store, ObjectStore)

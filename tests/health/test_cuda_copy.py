@@ -85,8 +85,8 @@ def test_memory_that_the_gpus_own_processes_hold_is_no_fault(driver: GpuDriver) 
 @pytest.mark.parametrize("scope", ["1", "*"])
 def test_a_hang_costs_its_deadline_once_and_names_the_call(driver: GpuDriver, scope: str) -> None:
     started = time.monotonic()
-    results = copies(driver, f"{scope} hang cuMemcpyHtoD_v2", deadline_seconds=3)
-    assert time.monotonic() - started < 6
+    results = copies(driver, f"{scope} hang cuMemcpyHtoD_v2", deadline_seconds=8)
+    assert time.monotonic() - started < 15
     hung = [result for result in results if result.hung]
     assert {result.call for result in hung} == {"cuMemcpyHtoD"}
     assert len(hung) == (2 if scope == "*" else 1)
@@ -94,7 +94,7 @@ def test_a_hang_costs_its_deadline_once_and_names_the_call(driver: GpuDriver, sc
 
 
 def test_a_start_that_hangs_is_named(driver: GpuDriver) -> None:
-    results = copies(driver, "* hang cuInit", deadline_seconds=2)
+    results = copies(driver, "* hang cuInit", deadline_seconds=5)
     assert [(result.hung, result.call) for result in results] == [(True, "cuInit")] * 2
 
 

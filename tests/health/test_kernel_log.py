@@ -28,7 +28,7 @@ def journal(tmp_path: Path) -> Journal:
 
 
 def read(source: Path | str, after: Cursor | None = None, *, journal: Path | str = NO_JOURNAL) -> LogReading:
-    return read_kernel_log(str(source), after, journalctl=str(journal), deadline_seconds=10)
+    return read_kernel_log(str(source), after, journalctl=str(journal), deadline_seconds=60)
 
 
 def texts(reading: LogReading) -> list[str]:
@@ -62,9 +62,9 @@ def test_a_program_cannot_forge_an_xid(log: KernelLogFile, journal: Journal) -> 
 @pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK | os.W_OK), reason="needs to write to /dev/kmsg")
 def test_the_running_kernel_marks_what_programs_write_to_its_log() -> None:
     forged = f"<0>NVRM: Xid (PCI:dead:01:00): 79, forged by pid {os.getpid()}"
-    before = read_kmsg(Path("/dev/kmsg"), None, deadline_seconds=10)
+    before = read_kmsg(Path("/dev/kmsg"), None, deadline_seconds=60)
     Path("/dev/kmsg").write_text(forged)
-    after = read_kmsg(Path("/dev/kmsg"), before.cursor, deadline_seconds=10)
+    after = read_kmsg(Path("/dev/kmsg"), before.cursor, deadline_seconds=60)
     if after.cursor == before.cursor:
         pytest.skip("this kernel takes nothing from programs: kernel.printk_devkmsg is off or ratelimit")
     assert not [text for text in texts(after) if "forged" in text]
@@ -122,7 +122,7 @@ def test_records_overwritten_during_the_reading_are_a_gap(log: KernelLogFile) ->
             raise OSError(piece, os.strerror(piece))
         return piece
 
-    reading = read_kmsg(log.path, None, deadline_seconds=10, read=as_the_kernel)
+    reading = read_kmsg(log.path, None, deadline_seconds=60, read=as_the_kernel)
     assert reading.gap == "3 records"
     assert texts(reading) == [XID]
 
@@ -131,7 +131,7 @@ def test_a_flood_of_100000_lines_is_read_to_its_end(log: KernelLogFile) -> None:
     with log.path.open("a") as stream:
         stream.writelines(f"6,{number},{number},-;noise {'x' * 90}\n" for number in range(1, 100_001))
         stream.write(f"4,100001,100001,-;{XID}\n")
-    reading = read_kmsg(log.path, None, deadline_seconds=10)
+    reading = read_kmsg(log.path, None, deadline_seconds=60)
     assert texts(reading) == [XID]
     assert not reading.cut
 
@@ -142,7 +142,7 @@ def test_a_deadline_cuts_the_reading_and_says_so(log: KernelLogFile) -> None:
     reading = read_kmsg(log.path, None, deadline_seconds=0)
     assert reading.cut
     assert 0 < reading.cursor.sequence < 1999, "the next run goes on where this one stopped"
-    assert read_kmsg(log.path, reading.cursor, deadline_seconds=10).cursor.sequence == 1999
+    assert read_kmsg(log.path, reading.cursor, deadline_seconds=60).cursor.sequence == 1999
 
 
 def test_bytes_that_are_no_text_and_half_a_line_do_no_harm(log: KernelLogFile) -> None:

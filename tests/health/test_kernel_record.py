@@ -31,7 +31,7 @@ def state(tmp_path: Path) -> Path:
 
 
 def take_all(state: Path, log: KernelLogFile) -> tuple[KernelLog, tuple[Finding, ...]]:
-    return take_kernel_log(state, str(log.path), journalctl="/nonexistent", deadline_seconds=10)
+    return take_kernel_log(state, str(log.path), journalctl="/nonexistent", deadline_seconds=60)
 
 
 def take(state: Path, log: KernelLogFile) -> KernelLog:
@@ -101,7 +101,7 @@ def test_clearing_where_nothing_was_recorded_is_fine(state: Path) -> None:
 def test_a_look_without_writing_leaves_nothing(state: Path, log: KernelLogFile) -> None:
     log.say(XID.format(1))
     taken, notes = take_kernel_log(
-        state, str(log.path), journalctl="/nonexistent", deadline_seconds=10, write=False
+        state, str(log.path), journalctl="/nonexistent", deadline_seconds=60, write=False
     )
     assert (counts(taken), notes) == ({"0000:01:00": 1}, ())
     assert not state.exists()
@@ -161,13 +161,13 @@ def test_runs_at_the_same_time_lose_and_repeat_nothing(state: Path, log: KernelL
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert counts(take(state, log)) == {"0000:01:00": 50}
 
 
 def test_nothing_is_recorded_where_no_log_can_be_read(state: Path) -> None:
     with pytest.raises(UnavailableError):
-        take_kernel_log(state, "/dev/null", journalctl="/nonexistent", deadline_seconds=10)
+        take_kernel_log(state, "/dev/null", journalctl="/nonexistent", deadline_seconds=60)
     assert not record_path(state).exists()
 
 

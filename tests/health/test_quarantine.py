@@ -10,9 +10,9 @@ import pytest
 
 from coldstart_cli import config as configuration
 from coldstart_health import checks
-from coldstart_health.quarantine import QuarantineUnreadableError, blocked_gpus, quarantine_path
+from coldstart_health.quarantine import QuarantineUnreadableError, quarantine_path
 from coldstart_health.verdict import Finding, HealthReport, Verdict
-from stand_ins.gpu_host import GpuHost, state_folder
+from stand_ins.gpu_host import GpuHost, blocking, state_folder
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000{}"
 BAD = UUID.format(1)
@@ -41,20 +41,22 @@ LOST = "1 error DeviceGetHandleByIndex 15"
 def test_healthy_gpus_leave_no_state(host: GpuHost) -> None:
     host.quick()
     assert not quarantine_path(state_folder()).exists()
-    assert blocked_gpus(state_folder()) == ()
+    assert blocking() == ()
 
 
 def test_a_bad_gpu_is_recorded_with_all_its_names_and_reported_once(host: GpuHost) -> None:
     report = host.quick(RESET)
     assert [finding.reason for finding in report.findings] == ["row_remap_pending"]
-    (blocked,) = blocked_gpus(state_folder())
-    assert (blocked.uuid, blocked.serial, blocked.pci_bus_id) == (BAD, "1650000000002", "0000:1b:00.0")
-    assert (blocked.verdict, blocked.reasons) == ("reset", ("row_remap_pending",))
+    (blocked,) = blocking()
+    name = blocked.name
+    assert (name.uuid, name.serial, name.pci_bus_id) == (BAD, "1650000000002", "0000:1b:00.0")
+    assert blocked.verdict is Verdict.RESET
+    assert [cause.reason for cause in blocked.causes] == ["row_remap_pending"]
 
 
 def test_an_unknown_gpu_blocks_now_and_does_not_enter(host: GpuHost) -> None:
     assert verdict(host.quick("1 error DeviceGetEccMode 999")) is Verdict.UNKNOWN
-    assert blocked_gpus(state_folder()) == ()
+    assert blocking() == ()
     assert host.quick().overall is Verdict.OK
 
 
@@ -74,7 +76,7 @@ def test_a_gpu_that_looks_well_again_stays_in_with_since_when_and_why(host: GpuH
 def test_three_clean_runs_release_a_drained_gpu(host: GpuHost) -> None:
     host.quick(HOT)
     assert [verdict(host.quick()) for _ in range(3)] == [Verdict.DRAIN, Verdict.DRAIN, Verdict.OK]
-    assert blocked_gpus(state_folder()) == ()
+    assert blocking() == ()
 
 
 def test_clean_runs_must_be_in_a_row(host: GpuHost) -> None:
@@ -122,14 +124,15 @@ def test_a_lost_gpu_that_is_back_waits_for_the_reboot(host: GpuHost) -> None:
     assert verdict(host.quick()) is Verdict.REBOOT
     host.reboot()
     assert verdict(host.quick()) is Verdict.OK
-    assert blocked_gpus(state_folder()) == ()
+    assert blocking() == ()
 
 
 def test_a_gpu_that_lost_its_uuid_is_known_from_the_last_boot(host: GpuHost) -> None:
     host.quick()
     host.quick(LOST)
-    (blocked,) = blocked_gpus(state_folder())
-    assert (blocked.uuid, blocked.serial, blocked.pci_bus_id) == (BAD, "1650000000002", "0000:1b:00.0")
+    (blocked,) = blocking()
+    name = blocked.name
+    assert (name.uuid, name.serial, name.pci_bus_id) == (BAD, "1650000000002", "0000:1b:00.0")
 
 
 def test_a_reset_that_did_not_help_becomes_a_reboot_and_then_a_replacement(host: GpuHost) -> None:
@@ -224,15 +227,15 @@ def test_a_gpu_moved_to_another_slot_is_recognised(host: GpuHost) -> None:
     report = host.quick("0 uuid 1", "1 uuid 0")
     assert verdict(report) is Verdict.REPLACE
     assert verdict(report, UUID.format(0)) is Verdict.OK
-    (blocked,) = blocked_gpus(state_folder())
-    assert (blocked.uuid, blocked.pci_bus_id) == (BAD, "0000:1a:00.0")
+    (blocked,) = blocking()
+    assert (blocked.name.uuid, blocked.name.pci_bus_id) == (BAD, "0000:1a:00.0")
 
 
 def test_a_new_gpu_in_the_slot_of_a_bad_one_is_not_blamed_for_it(host: GpuHost) -> None:
     host.quick(REPLACE)
     host.reboot()
     assert host.quick("1 uuid 7").overall is Verdict.OK
-    assert blocked_gpus(state_folder()) == ()
+    assert blocking() == ()
     host.reboot()
     assert verdict(host.quick()) is Verdict.REPLACE, "and it is still in quarantine when it comes back"
 
@@ -292,7 +295,7 @@ def test_a_damaged_state_is_unknown_kept_as_it_is_and_copied_aside_once(host: Gp
     (copy,) = path.parent.glob("quarantine.json.damaged-*")
     assert copy.read_bytes() == path.read_bytes()
     with pytest.raises(QuarantineUnreadableError):
-        blocked_gpus(state_folder())
+        blocking()
 
 
 def test_every_value_of_the_wrong_type_is_damage(host: GpuHost) -> None:

@@ -132,18 +132,20 @@ def small_disk(host: GpuHost) -> Iterator[Path]:
         pytest.skip("mounting needs root")
     folder = state_folder()
     folder.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", folder], check=True, timeout=20)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k,mode=0755", "none", folder], check=True, timeout=20
+    )
     try:
         yield folder
     finally:
-        subprocess.run(["umount", "-l", folder], check=True, timeout=20)
+        subprocess.run(["umount", "-l", folder], check=True, timeout=60)
 
 
 RESET, HOT = "1 remap_pending 1", "1 temperature 93"
 
 
 def remount(folder: Path, option: str) -> None:
-    subprocess.run(["mount", "-o", f"remount,{option}", folder], check=True, timeout=20)
+    subprocess.run(["mount", "-o", f"remount,{option}", folder], check=True, timeout=60)
 
 
 def fill(folder: Path) -> None:

@@ -29,12 +29,12 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuHost:
 @contextmanager
 def takes_nothing(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["mount", "--bind", folder, folder], check=True, timeout=30)
+    subprocess.run(["mount", "--bind", folder, folder], check=True, timeout=60)
     try:
-        subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True, timeout=30)
+        subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True, timeout=60)
         yield
     finally:
-        subprocess.run(["umount", folder], check=True, timeout=30)
+        subprocess.run(["umount", folder], check=True, timeout=60)
 
 
 def reasons(report: HealthReport) -> dict[str, Verdict]:

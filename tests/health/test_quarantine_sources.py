@@ -15,7 +15,7 @@ from coldstart_health.deep import deep_check
 from coldstart_health.identity import seen_gpus
 from coldstart_health.inventory import Inventory, KnownGpu
 from coldstart_health.moment import Moment
-from coldstart_health.quarantine import blocked_gpus, load_quarantine, quarantine_path
+from coldstart_health.quarantine import load_quarantine, quarantine_path
 from coldstart_health.quarantine_policy import Policy, RunFacts
 from coldstart_health.quarantine_record import Quarantine
 from coldstart_health.quarantine_run import after_run, quarantine_findings
@@ -23,7 +23,7 @@ from coldstart_health.verdict import HOST, Finding, HealthReport, Verdict
 from coldstart_host.gpu import GpuFacts, NvmlReading
 from conftest import Coldstart
 from stand_ins.gpu_driver import Dcgmi, GpuDriver
-from stand_ins.gpu_host import GpuHost, state_folder
+from stand_ins.gpu_host import GpuHost, blocking, state_folder
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000{}"
 FAULTY = {"status": "Fail", "warnings": [{"warning": "Found faulty memory elements", "error_id": 52}]}
@@ -76,8 +76,8 @@ def test_a_gpu_that_only_dcgm_can_number_blocks_the_host_until_a_clean_diagnosis
     host: GpuHost, dcgmi: Dcgmi
 ) -> None:
     assert deep(host, dcgmi, PASS, FAULTY, listed=False).overall is Verdict.DRAIN
-    (blocked,) = blocked_gpus(state_folder())
-    assert blocked.is_host
+    (blocked,) = blocking()
+    assert not blocked.name.is_gpu
     report = host.quick()
     assert report.host_verdict is Verdict.DRAIN
     assert deep(host, dcgmi, PASS, PASS, listed=False).overall is Verdict.OK
@@ -86,7 +86,7 @@ def test_a_gpu_that_only_dcgm_can_number_blocks_the_host_until_a_clean_diagnosis
 def test_a_diagnosis_that_tested_only_the_other_gpu_releases_nothing(host: GpuHost, dcgmi: Dcgmi) -> None:
     deep(host, dcgmi, PASS, FAULTY)
     assert deep(host, dcgmi, PASS, {"status": "Skip"}).overall is Verdict.DRAIN
-    assert [gpu.uuid for gpu in blocked_gpus(state_folder())] == [UUID.format(1)]
+    assert [record.name.uuid for record in blocking()] == [UUID.format(1)]
 
 
 # --- findings as other sources make them ---

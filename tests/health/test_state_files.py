@@ -53,7 +53,7 @@ def in_time(work: Callable[[], None]) -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(30)
+    thread.join(60)
     assert not thread.is_alive(), "still waiting for a file"
     if errors:
         raise errors[0]

@@ -47,7 +47,7 @@ def test_level_agrees_with_the_dynamic_linker() -> None:
     loader = "/lib64/ld-linux-x86-64.so.2"
     if not os.path.exists(loader):
         pytest.skip("no glibc loader here")
-    text = run([loader, "--help"], deadline_seconds=10, check=False).text
+    text = run([loader, "--help"], deadline_seconds=60, check=False).text
     supported = re.findall(r"(x86-64-v\d) \(supported", text)
     expected = max(supported, default="x86-64-v1")
     assert read_cpu_facts().level == expected
@@ -69,7 +69,7 @@ def test_xsave_sizes_can_be_read_where_new_executable_memory_is_forbidden() -> N
         "print(*_by_instruction(13, 0))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
     if done.returncode == 77:
         pytest.skip("kernel before 6.3")

@@ -7,8 +7,19 @@ from typing import Any
 import pytest
 
 from coldstart_cli.errors import DataError
-from coldstart_launch.runtime import merge_runtime, numeric_user, supplementary_groups
+from coldstart_launch.runtime import (
+    merge_runtime,
+    numeric_user,
+    snapshot_difference,
+    supplementary_groups,
+)
 from coldstart_launch.spec import Readiness, ReplicaSpec
+from coldstart_snapshot.containers.new_bundle import ContainerSpec, write_bundle
+from coldstart_snapshot.cpu.caps import CapProof, capped_environment
+from coldstart_snapshot.criu.program import Criu
+from coldstart_snapshot.restoring.restore import RestorePlan
+from snapshot.made import IMAGE as IMAGE_DIGEST
+from snapshot.made import manifest_of
 
 READY = Readiness(None, 1.0)
 SPEC = ReplicaSpec("ocr", "ocr:1", (), {}, None, None, "host", (), Readiness(None, 1.0), "ocr")
@@ -129,3 +140,22 @@ def test_a_passwd_that_is_a_link_out_of_the_image_is_not_followed(root: Path, tm
     (root / "etc" / "passwd").symlink_to(tmp_path / "host-passwd")
     with pytest.raises(DataError, match="evil"):
         numeric_user("evil", root)
+
+
+def _plan(tmp_path: Path, environment: dict[str, str], caps: CapProof | None) -> RestorePlan:
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    write_bundle(bundle, ContainerSpec("ocr", tmp_path, ("server",), environment, tmp_path / "log"))
+    manifest = replace(manifest_of("ocr"), caps=caps)
+    return RestorePlan("ocr", manifest.variant, tmp_path, manifest, Criu("/bin/criu", "4.2.1"), "", False)
+
+
+def test_a_capped_snapshot_is_of_the_replica_whose_own_tunables_it_kept(tmp_path: Path) -> None:
+    own = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2", "PORT": "1"}
+    level = "x86-64-v3"
+    plan = _plan(tmp_path, capped_environment(level, own), CapProof(level, "cpuid", 1))
+    assert snapshot_difference(plan, replace(SPEC, environment=own), IMAGE_DIGEST) is None
+    other = replace(SPEC, environment={**own, "GLIBC_TUNABLES": "glibc.malloc.arena_max=3"})
+    assert snapshot_difference(plan, other, IMAGE_DIGEST) == "its environment has another GLIBC_TUNABLES"
+    uncapped = replace(plan, manifest=replace(plan.manifest, caps=None))
+    assert snapshot_difference(uncapped, replace(SPEC, environment=own), IMAGE_DIGEST) is not None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,10 @@ def test_a_mistyped_key_gets_the_near_match(tmp_path: Path) -> None:
 def test_a_specification_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="does not exist"):
         load_spec(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/proc/self/fd/0", "pipe"])
+def test_what_is_no_regular_file_is_refused_as_a_specification(tmp_path: Path, path: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match=r"specification cannot be used: .*: not a regular file"):
+        load_spec(tmp_path / path)

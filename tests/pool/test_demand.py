@@ -6,20 +6,43 @@ import random
 from collections import deque
 from fractions import Fraction
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from coldstart_cli.errors import DataError, UsageError
-from coldstart_pool.demand import ScaleUp, Target, load_demand, needed_gpus
+from coldstart_cli.errors import DataError
+from coldstart_pool.inputs.demand_tables import read_demand, refuse_bad_demand
+from coldstart_pool.inputs.demand_values import Demand, Target
+from coldstart_pool.inputs.rules import ReadingRules
+from coldstart_pool.need.counts import counts_in_lead_time, quantile
+from coldstart_pool.need.trace import ReplicaChange, ReplicaClass, build_trace
 
 LEVEL = Fraction(99, 100)
 
 
-def load(tmp_path: Path, text: str, lead: int | None = None) -> tuple[Target, ...]:
+class ScaleUp(NamedTuple):
+    """`replicas` of `gpus` GPUs each, wanted at one instant (seconds)."""
+
+    time: Fraction
+    replicas: int
+    gpus: int
+
+
+def needed_gpus(events: list[ScaleUp], level: Fraction, lead_seconds: Fraction) -> tuple[int, int]:
+    """The buffer, and how many replicas asked."""
+    changes = (
+        ReplicaChange(event.time, ReplicaClass("H100-80GB", event.gpus), event.replicas) for event in events
+    )
+    counts = counts_in_lead_time(build_trace(changes), lead_seconds)
+    return quantile(counts, level), len(counts)
+
+
+def load(tmp_path: Path, text: str) -> Demand:
     path = tmp_path / "demand.csv"
     path.write_text(text)
-    seconds = None if lead is None else Fraction(lead)
-    return load_demand(path, service_level=LEVEL, lead_time_seconds=seconds)[0]
+    demand, report = read_demand(path, ReadingRules())
+    refuse_bad_demand(report, demand)
+    return demand
 
 
 def served_at_once(events: list[ScaleUp], buffer: int, lead: int) -> Fraction:
@@ -60,17 +83,11 @@ def test_arrivals_just_a_lead_time_apart_do_not_add_up() -> None:
 
 
 def test_targets_are_read_by_class(tmp_path: Path) -> None:
-    targets = load(tmp_path, "gpu,target_gpus\nL40S,2.5\nH100,30\n")
+    targets = load(tmp_path, "gpu,target_gpus\nL40S,2.5\nH100,30\n").targets
     assert targets == (Target("H100-80GB", Fraction(30)), Target("L40S-48GB", Fraction(5, 2)))
 
 
-def test_events_need_a_lead_time(tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as caught:
-        load(tmp_path, "time,gpu,replicas\n2024-01-01T00:00:00Z,H100,1\n")
-    assert caught.value.hint == "pass `--lead-time SECONDS`"
-
-
-def test_events_become_a_target_for_each_class(tmp_path: Path) -> None:
+def test_events_become_scale_ups_of_each_class(tmp_path: Path) -> None:
     text = (
         "time,gpu,replicas,gpus_per_replica\n"
         "2024-01-01T00:00:00Z,H100,2,8\n"
@@ -78,17 +95,21 @@ def test_events_become_a_target_for_each_class(tmp_path: Path) -> None:
         "1704067260000,L40S,3,1\n"
         "2024-01-01T02:00:00+01:00,H100,1,8\n"
     )
-    assert load(tmp_path, text, lead=600) == (
-        Target("H100-80GB", Fraction(17), 4),
-        Target("L40S-48GB", Fraction(3), 3),
-    )
+    trace = load(tmp_path, text).trace
+    assert trace is not None
+    by_gpu: dict[str, list[ScaleUp]] = {}
+    for event in trace.starts:
+        scale_up = ScaleUp(event.time_seconds, event.replicas, event.gpus_per_replica)
+        by_gpu.setdefault(event.gpu, []).append(scale_up)
+    needs = {gpu: needed_gpus(found, LEVEL, Fraction(600)) for gpu, found in by_gpu.items()}
+    assert needs == {"H100-80GB": (17, 4), "L40S-48GB": (3, 3)}
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("gpu,target_gpus\nH100,-1\n", "demand.csv:2: target is negative"),
-        ("gpu,target_gpus\nH100,NaN\n", "demand.csv:2: `NaN` is not a finite number"),
+        ("gpu,target_gpus\nH100,-1\n", "demand.csv:2: unreadable number: `-1` is negative"),
+        ("gpu,target_gpus\nH100,NaN\n", "demand.csv:2: unreadable number: `NaN` is not a finite number"),
         ("gpu,target_gpus\nA100,1\n", "A100-40GB or A100-80GB"),
         ("gpu,target_gpus\nH100,1\nH100-80GB,2\n", "demand.csv:3: H100-80GB has a target already in line 2"),
         ("gpu,target_gpus\n", "no demand"),
@@ -97,9 +118,9 @@ def test_events_become_a_target_for_each_class(tmp_path: Path) -> None:
         ("time,gpu,replicas\nyesterday,H100,1\n", "`yesterday` is not a time"),
         ("time,gpu,replicas\n2024-01-01 00:00:00,H100,1\n2024-01-01T00:00Z,H100,1\n", "time without offset"),
         ("time,gpu,replicas\n1,H100,0\n", "a scale-up of nothing"),
-        ("time,gpu,replicas\n1,H100,2000000\n", "more than 1000000 replicas"),
+        ("time,gpu,replicas\n1,H100,6000000\n", "more than 5000000 replicas"),
     ],
 )
 def test_bad_demand_is_never_left_out_but_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        load(tmp_path, text, lead=60)
+        load(tmp_path, text)

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from coldstart_pool.gpu_names import UnclearGpuError, canonical_gpu
+from coldstart_pool.inputs.gpu_names import UnclearGpuError, canonical_gpu
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from coldstart_pool.gpu_names import UnclearGpuError, canonical_gpu
         ("L40S", "L40S-48GB"),
         ("B200 180GB", "B200-192GB"),
         ("Quadro RTX 6000 (24 GB)", "RTX6000-24GB"),
-        ("Gaudi2", "GAUDI2"),
+        ("Gaudi 2", "GAUDI2-96GB"),
     ],
 )
 def test_spellings_of_one_card_get_one_name(name: str, canonical: str) -> None:

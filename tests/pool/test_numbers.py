@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from coldstart_cli.errors import DataError
-from coldstart_pool.numbers import BadNumberError, decimal_mark, parse_count, parse_number
+from coldstart_pool.inputs.numbers import BadNumberError, decimal_mark, parse_count, parse_number
 
 
 @pytest.mark.parametrize(
@@ -56,4 +56,4 @@ def test_numbers_that_contradict_each_other_are_refused_with_both_named() -> Non
 def test_a_file_whose_only_numbers_could_be_either_is_refused() -> None:
     with pytest.raises(DataError, match=r"cannot tell whether `1,234`") as caught:
         decimal_mark("t", ["1,234"])
-    assert caught.value.hint == "write `1234` or `1.234`"
+    assert caught.value.hint == "write `1234` or `1.2340`"

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli.errors import DataError, ExitCode, NotFoundError
-from coldstart_pool.findings import Severity, TableReport, grouped_sentences
-from coldstart_pool.offers import Offer
-from coldstart_pool.prices import load_offers
+from coldstart_pool.inputs.findings import Severity, TableReport, grouped_sentences
+from coldstart_pool.inputs.offers import Offer
+from coldstart_pool.inputs.prices import load_offers
+from coldstart_pool.inputs.rules import ReadingRules
 from conftest import shared_data
 
 HEADER = "provider,region,instance_type,gpu,gpu_count,on_demand,spot\n"
@@ -87,7 +88,7 @@ def test_a_spot_price_of_nought_means_not_offered_even_when_suspicious_prices_ar
 ) -> None:
     path = table(tmp_path, HEADER + f"a,eu-1,big,H100,8,23.60,{spot}\n")
     for accept in (False, True):
-        offers, report = load_offers(path, accept_suspicious=accept)
+        offers, report = load_offers(path, ReadingRules(accept_suspicious=accept))
         assert [offer.market for offer in offers] == ["on-demand"]
         assert lines(report, Severity.QUESTIONED) == [2]
 
@@ -96,7 +97,10 @@ def test_a_spot_price_of_nought_means_not_offered_even_when_suspicious_prices_ar
 def test_a_suspicious_spot_price_is_left_out_unless_accepted(tmp_path: Path, spot: str) -> None:
     path = table(tmp_path, HEADER + f"a,eu-1,big,H100,8,23.60,{spot}\n")
     assert [offer.market for offer in load_offers(path)[0]] == ["on-demand"]
-    assert [offer.market for offer in load_offers(path, accept_suspicious=True)[0]] == ["on-demand", "spot"]
+    assert [offer.market for offer in load_offers(path, ReadingRules(accept_suspicious=True))[0]] == [
+        "on-demand",
+        "spot",
+    ]
 
 
 def test_contradicting_prices_of_one_offer_are_questioned_with_both_lines(tmp_path: Path) -> None:
@@ -104,7 +108,7 @@ def test_contradicting_prices_of_one_offer_are_questioned_with_both_lines(tmp_pa
     offers, report = load_offers(path)
     assert offers == ()
     assert lines(report, Severity.QUESTIONED) == [2, 3]
-    assert prices(load_offers(path, accept_suspicious=True)[0]) == {("a", 8, "on-demand"): 30.0}
+    assert prices(load_offers(path, ReadingRules(accept_suspicious=True))[0]) == {("a", 8, "on-demand"): 30.0}
 
 
 def test_repeated_rows_are_merged_and_count_as_used(tmp_path: Path) -> None:
@@ -167,9 +171,17 @@ def test_a_table_without_the_needed_shape_is_refused(tmp_path: Path, text: str, 
 
 
 def test_bytes_that_are_no_text_are_refused_with_the_conversion(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="not UTF-8") as caught:
-        load_offers(table(tmp_path, HEADER.encode() + b"a,Qu\xe9bec,big,H100,8,1,\n"))
+    with pytest.raises(DataError, match="neither UTF-8 \\(byte 63\\) nor Windows-1252") as caught:
+        load_offers(table(tmp_path, HEADER.encode() + b"a,Qu\x81bec,big,H100,8,1,\n"))
     assert "iconv" in (caught.value.hint or "")
+
+
+def test_a_table_in_windows_1252_is_read_and_that_is_said(tmp_path: Path) -> None:
+    (offer,), report = load_offers(table(tmp_path, HEADER.encode() + b"a,Qu\xe9bec,big,H100,8,23.6,\n"))
+    assert offer.region == "québec"
+    assert [finding.reason for finding in report.of_severity(Severity.NOTED)] == [
+        "read as Windows-1252, since byte 63 is not UTF-8"
+    ]
 
 
 def test_a_missing_table_is_named_with_near_matches(tmp_path: Path) -> None:
@@ -197,7 +209,7 @@ def test_the_published_price_tables_are_read_whole(
 
 def test_same_named_machines_at_different_prices_are_left_out_of_the_newest_table() -> None:
     _, report = load_offers(shared_data("pool/cloud_gpus_2025-03-07.csv"))
-    assert (report.rows, report.used_rows) == (257, 235)
+    assert (report.rows, report.used_rows) == (257, 233)
     assert set(range(57, 61)) <= set(lines(report, Severity.QUESTIONED))
 
 

@@ -8,14 +8,22 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli.errors import DataError
-from coldstart_pool.findings import Severity
-from coldstart_pool.offers import Offer
-from coldstart_pool.supply import Observation, availability, load_supply
+from coldstart_pool.inputs.findings import Severity, TableReport
+from coldstart_pool.inputs.observations import Observation
+from coldstart_pool.inputs.offers import Offer
+from coldstart_pool.inputs.rules import ReadingRules
+from coldstart_pool.inputs.supply import availability
+from coldstart_pool.inputs.supply_tables import read_supply
 from conftest import shared_data
 
 
 def offer(market: str = "on-demand", region: str = "eu-1", kind: str = "big", gpus: int = 8) -> Offer:
     return Offer("a", region, "", kind, "H100-80GB", gpus, market, Fraction(gpus * 2))
+
+
+def load_supply(path: Path) -> tuple[tuple[Observation, ...], TableReport]:
+    supply, report = read_supply(path, ReadingRules())
+    return supply.observations, report
 
 
 def observed(tmp_path: Path, text: str) -> tuple[Observation, ...]:
@@ -89,6 +97,10 @@ def test_recorded_attempts_are_joined_and_the_impossible_one_is_refused() -> Non
     assert [(entry.selector[4], entry.selector[6], entry.count) for entry in observations] == [
         ("H100-80GB", "spot", 0)
     ]
+    naive = "time without offset: pass `--tz ZONE` (its count is used)"
     assert [(finding.line, finding.reason) for finding in report.findings] == [
-        (5, "obtained 5 of 4 requested")
+        (2, naive),
+        (3, naive),
+        (5, "obtained 5 of 4 requested"),
+        (7, naive),
     ]

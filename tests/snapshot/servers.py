@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,19 @@ import pytest
 
 from coldstart_cli.config import Config, load
 from coldstart_cli.errors import ColdstartError
-from coldstart_snapshot.container import ContainerSpec, RunningContainer, kill_and_delete, run_container
-from coldstart_snapshot.criu_program import find_criu
-from coldstart_snapshot.ports import listening_ports
-from coldstart_snapshot.processes import end_tree
-from coldstart_snapshot.ready import wait_ready
+from coldstart_snapshot.answers.ready import wait_ready
+from coldstart_snapshot.containers.container import (
+    RunningContainer,
+    kill_and_delete,
+    run_container,
+)
+from coldstart_snapshot.containers.new_bundle import ContainerSpec
+from coldstart_snapshot.criu.program import find_criu
+from coldstart_snapshot.processes.ports import listening_ports
+from coldstart_snapshot.processes.tree import end_tree
 from conftest import wait_until
-from small_root import ask, free_port
+from ports import free_port
+from small_root import ask
 
 PYTHON = "/usr/bin/python3"
 
@@ -51,10 +56,17 @@ if 'child' in extras:
         while True: time.sleep(0.1)
 if 'semaphore' in extras:
     import multiprocessing; keep.append(multiprocessing.get_context('spawn').Semaphore(3))
+if 'zeros' in extras:
+    keep.append(bytearray(32 << 20)); keep[0][:] = bytes(32 << 20)  # written, not only reserved
+if 'noise' in extras:
+    keep.append(os.urandom(48 << 20))
 if 'vsock' in extras:
     keep.append(socket.socket(40, socket.SOCK_STREAM))
 if 'unix' in extras:
     f = socket.socket(socket.AF_UNIX); f.connect('/mnt/socket'); keep.append(f)
+for extra in extras:
+    if extra.startswith('peer='):
+        keep.append(socket.create_connection(('192.0.2.7', int(extra[5:]))))
 if 'link' in extras:
     f = open(folder + '/first', 'w'); os.link(folder + '/first', folder + '/second')
     os.unlink(folder + '/first'); keep.append(f)
@@ -72,6 +84,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             one.sendall(b'through the pair'); answer = other.recv(100).decode()
         if self.path == '/deleted':
             keep[0].seek(0); answer = str(len(keep[0].read()))
+        if self.path == '/noise':
+            import hashlib; answer = hashlib.sha256(keep[0]).hexdigest()
+        if self.path == '/zeros':
+            answer = str(keep[0].count(0))
         if self.path == '/file':
             with open(folder + '/count') as f: answer = f.read()
         self.send_response(200); self.end_headers(); self.wfile.write(answer.encode())
@@ -133,9 +149,13 @@ class Overlay:
         return self
 
     def destroy(self) -> None:
-        if os.path.ismount(self.root):
-            subprocess.run(["umount", str(self.root)], check=True, timeout=20)
+        # the kernel takes the mounts of an ended container down a moment after it
+        wait_until(lambda: not os.path.ismount(self.root) or self._unmounts(), f"{self.root} is unmounted")
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _unmounts(self) -> bool:
+        done = subprocess.run(["umount", str(self.root)], check=False, capture_output=True, timeout=60)
+        return done.returncode == 0
 
 
 @dataclass
@@ -184,7 +204,7 @@ class Lab:
         spec = self.spec(name, overlay, port, *extras, **changes)
         container = self.run(spec)
         if "unready" not in extras:
-            wait_ready(url(port), 30, pid=container.pid)
+            wait_ready(url(port), 60, pid=container.pid)
         return container, overlay, spec.log
 
     def wait_listening(self, pid: int, port: int) -> None:
@@ -212,16 +232,11 @@ class Lab:
         pid_file = folder / "pid"
         server = f'setsid {PYTHON} -c "$0" {port} {folder} {",".join(extras) or "none"}'
         command = f"{server} </dev/null >{log} 2>&1 & echo $! >{pid_file}"
-        subprocess.run(["sh", "-c", command, SERVER], check=True, timeout=20, close_fds=True)
-        deadline = time.monotonic() + 20
-        while True:
-            pid = int(pid_file.read_text())
-            if os.path.exists(f"/proc/{pid}") and os.getsid(pid) == pid:
-                break
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        subprocess.run(["sh", "-c", command, SERVER], check=True, timeout=60, close_fds=True)
+        pid = int(pid_file.read_text())
+        wait_until(lambda: os.getsid(pid) == pid, "the server leads its session")
         self.pids.append(pid)
-        wait_ready(url(port), 30, pid=pid)
+        wait_ready(url(port), 60, pid=pid)
         return pid, log, folder
 
     def erase(self, container: RunningContainer, overlay: Overlay, log: Path) -> None:
@@ -232,12 +247,13 @@ class Lab:
         shutil.rmtree(self.runc_root)
 
     def close(self) -> None:
-        for container_id in self.containers:
-            kill_and_delete(container_id, runc_root=self.runc_root)
-        for pid in self.pids:
-            end_tree(pid, grace_seconds=2)
-        for overlay in self.overlays:
-            overlay.destroy()
+        with ExitStack() as ends:  # each, whatever became of the others
+            for overlay in self.overlays:
+                ends.callback(overlay.destroy)
+            for pid in self.pids:
+                ends.callback(end_tree, pid, grace_seconds=2)
+            for container_id in self.containers:
+                ends.callback(kill_and_delete, container_id, runc_root=self.runc_root)
 
 
 def url(port: int) -> str:

@@ -19,19 +19,16 @@ from coldstart_cli.errors import (
     ColdstartError,
     DataError,
     NotFoundError,
-    UnavailableError,
     UsageError,
 )
-from coldstart_snapshot.capture import CaptureRequest, create_snapshot
-from coldstart_snapshot.container import Mount
-from coldstart_snapshot.manifest import read_manifest
-from coldstart_snapshot.processes import is_alive
-from coldstart_snapshot.ready import wait_ready
-from coldstart_snapshot.restore import plan_restore, restore_process
-from coldstart_snapshot.runc import Runc
-from conftest import wait_until
+from coldstart_snapshot.answers.ready import wait_ready
+from coldstart_snapshot.capturing.capture import CaptureRequest, create_snapshot
+from coldstart_snapshot.containers.new_bundle import Mount
+from coldstart_snapshot.containers.runc import Runc
+from coldstart_snapshot.kept.manifest import read_manifest
+from coldstart_snapshot.processes.tree import is_alive
+from coldstart_snapshot.restoring.restore import plan_restore, restore_process
 from snapshot.servers import Lab, ask, free_port, laboratory, url
-from stand_ins.cuda import CudaStandIn, state_of
 
 
 @pytest.fixture
@@ -138,8 +135,12 @@ def test_a_failed_dump_leaves_the_server_serving_and_says_so(
     assert _snapshots(lab) == []
 
 
-def test_what_criu_refuses_is_told_in_words_and_the_server_goes_on(lab: Lab) -> None:
+def test_what_criu_refuses_is_told_in_words_and_the_server_goes_on(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     port = free_port()
+    # as if the preflight had not found it
+    monkeypatch.setattr("coldstart_snapshot.capturing.capture.refuse_blockers", lambda *_: None)
     container, _, _ = lab.start("web", port, "vsock")
     with pytest.raises(ColdstartError, match="socket of a family that cannot be captured") as caught:
         create_snapshot(CaptureRequest("web", container_id=container.id, ready_url=url(port)), lab.config)
@@ -147,6 +148,24 @@ def test_what_criu_refuses_is_told_in_words_and_the_server_goes_on(lab: Lab) -> 
     assert _status(lab, container.id) == "running"
     assert ask(port) == "1"
     assert "Error" in (lab.config.run_folder / "logs" / "web-dump.log").read_text()
+
+
+def test_an_error_of_criu_that_nobody_knows_points_to_the_whole_log(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid, _, _ = lab.start_process(free_port())
+    real = shutil.which("criu", path=os.environ["PATH"] + ":/usr/local/sbin:/usr/sbin")
+    strange = (
+        f'[ "$1" = dump ] || exec {real} "$@"\n'
+        'while [ "$1" != --work-dir ]; do shift; done\n'
+        'echo "(00.1) Error (criu/x.c:1): nobody has seen this one" >"$2/dump.log"; exit 1'
+    )
+    monkeypatch.setenv("COLDSTART_PROGRAMS_CRIU", _program(lab.tmp_path / "criu", strange))
+    with pytest.raises(ColdstartError, match="nobody has seen this one") as caught:
+        create_snapshot(CaptureRequest("web", pid=pid), load())
+    kept = lab.config.run_folder / "logs" / "web-dump.log"
+    assert caught.value.hint == f"the whole log is in {kept}"
+    assert "nobody has seen" in kept.read_text()
 
 
 def test_a_unix_connection_to_an_outside_process_is_refused_before_anything_is_frozen(lab: Lab) -> None:
@@ -167,7 +186,7 @@ def test_a_unix_connection_to_an_outside_process_is_refused_before_anything_is_f
 def test_a_deleted_hard_link_is_refused_since_it_would_be_gone_at_the_restore(lab: Lab) -> None:
     port = free_port()
     container, _, _ = lab.start("web", port, "link")
-    with pytest.raises(DataError, match=r"deleted under one of its names is still open, in /srv.*answers"):
+    with pytest.raises(DataError, match=r"deleted under one of its names is still open, in /srv"):
         create_snapshot(CaptureRequest("web", container_id=container.id, ready_url=url(port)), lab.config)
     assert _snapshots(lab) == []
 
@@ -182,7 +201,7 @@ def test_a_process_that_was_put_into_the_container_is_left_out_and_named(lab: La
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        timeout=20,
+        timeout=60,
     )
     captured = create_snapshot(CaptureRequest("web", container_id=container.id), lab.config)
     assert len(captured.manifest.tree) == 1
@@ -213,7 +232,7 @@ def test_an_interrupted_capture_thaws_the_container(lab: Lab, monkeypatch: pytes
         assert _status(lab, container.id) == "paused"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("coldstart_snapshot.dump.archive_upper", interrupt)
+    monkeypatch.setattr("coldstart_snapshot.capturing.dump.archive_upper", interrupt)
     with pytest.raises(KeyboardInterrupt):
         create_snapshot(CaptureRequest("web", container_id=container.id, ready_url=url(port)), lab.config)
     assert _status(lab, container.id) == "running"
@@ -222,7 +241,7 @@ def test_an_interrupted_capture_thaws_the_container(lab: Lab, monkeypatch: pytes
 
 
 def test_the_archive_is_taken_while_nothing_runs(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    from coldstart_snapshot import dump
+    from coldstart_snapshot.capturing import dump
 
     port = free_port()
     container, _, _ = lab.start("web", port)
@@ -242,16 +261,16 @@ def test_the_archive_is_taken_while_nothing_runs(lab: Lab, monkeypatch: pytest.M
     waiting: list[threading.Thread] = []
     monkeypatch.setattr(dump, "archive_upper", archive)
     create_snapshot(CaptureRequest("web", container_id=container.id), lab.config)
-    waiting[0].join(20)
+    waiting[0].join(60)
     assert answers == ["1"]
 
 
 def test_a_server_that_never_gets_ready_is_not_captured(lab: Lab) -> None:
     port = free_port()
     container, _, _ = lab.start("web", port, "unready")
-    with pytest.raises(BusyError, match=r"server is not ready after 0.3 s: .*Connection refused"):
+    with pytest.raises(BusyError, match=r"server is not ready after 3 s: .*Connection refused"):
         create_snapshot(
-            CaptureRequest("web", container_id=container.id, ready_url=url(port), ready_timeout_seconds=0.3),
+            CaptureRequest("web", container_id=container.id, ready_url=url(port), ready_timeout_seconds=3),
             lab.config,
         )
     assert _snapshots(lab) == []
@@ -291,7 +310,7 @@ def test_a_plain_process_comes_back_under_its_pid_with_its_output_in_a_new_log(l
     plan = plan_restore("plain", lab.config)
     restored = restore_process(plan, lab.config, log=restored_log)
     assert restored.pid == pid
-    wait_ready(url(port), 20, pid=pid)
+    wait_ready(url(port), 60, pid=pid)
     assert ask(port) == "2"
     # the old log was not appended to: criu goes on where it was
     assert restored_log.read_text().lstrip("\0") == "request 2\n"
@@ -312,74 +331,6 @@ def test_a_process_that_leads_no_session_is_refused_with_the_remedy(lab: Lab) ->
     finally:
         child.kill()
         child.wait()
-
-
-# --- GPU state, with the stand-in ---
-
-
-@pytest.fixture
-def cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaStandIn]:
-    stand_in = CudaStandIn(tmp_path / "cuda")
-    for name, value in stand_in.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("COLDSTART_PROGRAMS_CUDA_CHECKPOINT", stand_in.program)
-    yield stand_in
-    stand_in.close()
-
-
-def test_gpu_state_is_suspended_before_the_dump_and_resumed_in_the_restored_process(
-    lab: Lab, cuda: CudaStandIn
-) -> None:
-    config = load()
-    pid = cuda.spawn()
-    captured = create_snapshot(CaptureRequest("gpu", pid=pid), config)
-    assert state_of(pid) == "running"
-    assert captured.manifest.gpu is not None
-    assert captured.manifest.gpu.processes == (pid,)
-    assert captured.manifest.tree[0].gpu
-    assert {"gpu_suspend", "gpu_resume"} <= captured.manifest.timings.keys()
-    os.kill(pid, 9)
-    cuda.reap(pid)
-    plan = plan_restore("gpu", config)
-    lab.pids.append(pid)
-    restored = restore_process(plan, config, log=lab.tmp_path / "log")
-    assert state_of(restored.pid) == "running"
-    assert cuda.calls()[-1].startswith("get-state")
-
-
-def test_gpu_state_runs_again_when_the_dump_fails(
-    lab: Lab, cuda: CudaStandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = shutil.which("criu", path=os.environ["PATH"] + ":/usr/local/sbin:/usr/sbin")
-    broken = _program(lab.tmp_path / "criu", f'case "$1" in dump) exit 1;; *) exec {real} "$@";; esac')
-    monkeypatch.setenv("COLDSTART_PROGRAMS_CRIU", broken)
-    pid = cuda.spawn()
-    with pytest.raises(ColdstartError, match=f"process {pid} runs"):
-        create_snapshot(CaptureRequest("gpu", pid=pid), load())
-    assert state_of(pid) == "running"
-
-
-def test_a_restored_process_whose_gpu_state_does_not_come_back_is_ended(lab: Lab, cuda: CudaStandIn) -> None:
-    config = load()
-    pid = cuda.spawn()
-    create_snapshot(CaptureRequest("gpu", pid=pid), config)
-    os.kill(pid, 9)
-    cuda.reap(pid)
-    cuda.fault("restore", "out of memory")
-    with pytest.raises(ColdstartError, match="GPU state was not resumed"):
-        restore_process(plan_restore("gpu", config), config, log=lab.tmp_path / "log")
-    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), "the restored process has ended")
-
-
-def test_a_snapshot_with_gpu_state_is_refused_where_there_is_no_gpu(
-    lab: Lab, cuda: CudaStandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create_snapshot(CaptureRequest("gpu", pid=cuda.spawn()), load())
-    monkeypatch.delenv("COLDSTART_PROGRAMS_CUDA_CHECKPOINT")
-    if os.path.exists("/dev/nvidiactl") or shutil.which("cuda-checkpoint"):
-        pytest.skip("this host has a GPU")
-    with pytest.raises(UnavailableError, match="the snapshot has GPU state"):
-        plan_restore("gpu", load())
 
 
 def test_clients_that_are_connected_during_captures_get_all_their_answers(lab: Lab) -> None:
@@ -403,6 +354,6 @@ def test_clients_that_are_connected_during_captures_get_all_their_answers(lab: L
         create_snapshot(CaptureRequest("web", container_id=container.id, ready_url=url(port)), lab.config)
     stop.set()
     for one in clients:
-        one.join(30)
+        one.join(60)
     assert failures == []
     assert len(answers) > len(clients)

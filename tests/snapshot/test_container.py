@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli.errors import BusyError, ColdstartError, DataError, UsageError
-from coldstart_snapshot.bundle import Mount, read_bundle, write_restored_bundle
-from coldstart_snapshot.container import (
-    ContainerSpec,
+from coldstart_snapshot.answers.ready import wait_ready
+from coldstart_snapshot.containers.bundle import read_bundle, write_restored_bundle
+from coldstart_snapshot.containers.container import (
     bundle_folder,
     kill_and_delete,
     run_container,
 )
-from coldstart_snapshot.ready import wait_ready
-from coldstart_snapshot.runc import Runc
-from coldstart_snapshot.seccomp import PROFILES, convert_profile, default_profile
+from coldstart_snapshot.containers.new_bundle import ContainerSpec, Mount
+from coldstart_snapshot.containers.runc import Runc
+from coldstart_snapshot.containers.seccomp import PROFILES, convert_profile, default_profile
 from conftest import wait_until
 from snapshot.servers import PYTHON, Lab, ask, free_port, laboratory, url
 
@@ -138,7 +138,7 @@ def test_its_output_is_appended_to_a_log_that_only_root_reads(lab: Lab) -> None:
     container, _, _ = lab.start("web", port)
     ask(port)
     wait_until(lambda: log.read_text() == "before\nrequest 1\n", "the log has the request")
-    wait_ready(url(port), 5, pid=container.pid)
+    wait_ready(url(port), 60, pid=container.pid)
 
 
 def test_a_mount_source_that_is_not_there_is_refused(lab: Lab) -> None:

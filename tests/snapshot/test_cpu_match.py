@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coldstart_host.cpu import read_cpu_facts
-from coldstart_snapshot.cpu_match import compare, required_flags
-from snapshot.cpus import CASCADE_LAKE, GRAVITON, HASWELL, ROME, SAPPHIRE_RAPIDS
+from coldstart_host.cpu_levels import flags_within
+from coldstart_snapshot.cpu.caps import CapProof
+from coldstart_snapshot.cpu.match import compare, required_flags
+from snapshot.cpus import CASCADE_LAKE, GRAVITON, HASWELL, NEHALEM, ROME, SAPPHIRE_RAPIDS
 
 
 def test_a_host_fits_itself() -> None:
@@ -78,3 +80,19 @@ def test_another_architecture_says_so_and_nothing_else() -> None:
     (problem,) = compare(HASWELL, GRAVITON)
     assert problem.kind == "architecture"
     assert problem.message == "it was captured on x86_64, this host is aarch64"
+
+
+def test_a_capped_process_is_judged_by_its_flags_alone() -> None:
+    for recorded, host in ((CASCADE_LAKE, HASWELL), (HASWELL, SAPPHIRE_RAPIDS), (SAPPHIRE_RAPIDS, HASWELL)):
+        needed = flags_within("x86-64-v3", recorded.flags)
+        assert compare(recorded, host, needed, capped=True) == ()
+    (problem,) = compare(HASWELL, NEHALEM, flags_within("x86-64-v3", HASWELL.flags), capped=True)
+    assert "avx2" in problem.flags
+
+
+def test_a_proven_level_requires_its_flags_and_no_others() -> None:
+    proven = required_flags(SAPPHIRE_RAPIDS, CapProof("x86-64-v3", "cpuid", 1))
+    assert "avx2" in proven
+    assert not [flag for flag in proven if flag.startswith(("avx512", "amx"))]
+    vain = required_flags(SAPPHIRE_RAPIDS, CapProof("x86-64-v3", "cpuid", 1, ("it does not hold",)))
+    assert vain == required_flags(SAPPHIRE_RAPIDS)

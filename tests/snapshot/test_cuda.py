@@ -1,24 +1,29 @@
-"""GPU state moves as a whole or not at all: every edge of suspend and resume, against the stand-in."""
+"""GPU state moves as a whole or not at all: every edge of suspend and resume, by both ways."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from coldstart_cli.errors import BusyError, ColdstartError, Terminated, UnavailableError, UsageError
 from coldstart_cli.process import find_program, run
-from coldstart_snapshot.cuda import CudaClient, CudaStuckError, cuda_client, gpu_device_files
-from coldstart_snapshot.cuda_program import CheckpointProgram, CudaError, CudaState, CudaTimeoutError
+from coldstart_snapshot.cuda.backend import CudaBackend, CudaError, CudaState, CudaTimeoutError
+from coldstart_snapshot.cuda.client import CudaClient, CudaStuckError
+from coldstart_snapshot.cuda.driver_api import DriverApi
+from coldstart_snapshot.cuda.program import CheckpointProgram
 from conftest import wait_until
-from stand_ins.cuda import CudaStandIn, state_of
+from stand_ins.cuda import CudaStandIn, is_poisoned, state_of
 
-OLD = "GPU-11111111-2222-3333-4444-555555555555"
-NEW = "GPU-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
+OLD = "GPU-00000000-0000-0000-0000-000000000000"
+NEW = "GPU-00000000-0000-0000-0000-000000000001"
+BACKENDS = ("cuda-checkpoint", "driver-api")
 
 
 @pytest.fixture
@@ -26,13 +31,29 @@ def cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaStandI
     stand_in = CudaStandIn(tmp_path / "cuda")
     for name, value in stand_in.environment.items():
         monkeypatch.setenv(name, value)
+    # a host of one GPU, where a process sees no others
+    stand_in.set(devices=1)
     yield stand_in
     stand_in.close()
 
 
+@pytest.fixture(params=BACKENDS)
+def connect(cuda: CudaStandIn, request: pytest.FixtureRequest) -> Iterator[Callable[[], CudaBackend]]:
+    """Makes back ends of one kind."""
+    made: list[CudaBackend] = []
+
+    def make() -> CudaBackend:
+        made.append(DriverApi() if request.param == "driver-api" else CheckpointProgram(cuda.program))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        backend.close()
+
+
 @pytest.fixture
-def client(cuda: CudaStandIn) -> CudaClient:
-    return CudaClient(cuda.program, rollback_seconds=5)
+def client(connect: Callable[[], CudaBackend]) -> CudaClient:
+    return CudaClient(connect(), rollback_seconds=5)
 
 
 def _states(*pids: int) -> list[str | None]:
@@ -51,26 +72,32 @@ def test_a_broken_driver_is_not_taken_for_a_process_without_cuda_state(
     cuda: CudaStandIn, client: CudaClient
 ) -> None:
     pid = cuda.spawn()
-    cuda.fault("get-restore-tid", "no device")
+    cuda.fault("init", "no device")
     with pytest.raises(UnavailableError, match="no CUDA-capable device is detected") as caught:
         client.find_gpu_processes([pid])
     assert caught.value.hint is not None
     assert "/dev/nvidia" in caught.value.hint
 
 
-def test_a_program_before_driver_555_is_refused_with_the_driver_it_needs(
-    cuda: CudaStandIn, client: CudaClient
-) -> None:
-    cuda.set(version="550.54.09")
-    with pytest.raises(UnavailableError, match="driver 555 or newer"):
-        client.find_gpu_processes([cuda.spawn()])
+def test_a_forked_child_of_a_gpu_process_has_no_cuda_state(cuda: CudaStandIn, client: CudaClient) -> None:
+    pid = cuda.spawn(extras=["fork"])
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    wait_until(lambda: bool(children.read_text()), "the child is there")
+    child = int(children.read_text())
+    try:
+        assert client.find_gpu_processes([pid, child]) == (pid,)
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
-def test_the_version_is_read_from_the_help(cuda: CudaStandIn) -> None:
-    cuda.set(version="570.86.10")
-    program = CheckpointProgram(cuda.program)
-    assert program.version == "570.86.10"
-    assert not program.supports("--device-map")
+def test_without_root_the_driver_cannot_work_on_processes_of_others(cuda: CudaStandIn) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to leave it")
+    pid = cuda.spawn()
+    command = [find_program("setpriv"), "--reuid", "65534", "--clear-groups", "--", cuda.program]
+    done = run([*command, "--action", "lock", "--pid", str(pid)], deadline_seconds=20, check=False)
+    assert done.status == 1
+    assert "OS call failed or operation not supported on this OS" in done.error_text
 
 
 # --- suspend and resume ---
@@ -105,9 +132,9 @@ def test_nothing_is_called_for_no_processes(cuda: CudaStandIn, client: CudaClien
 
 def test_a_process_that_another_tool_has_locked_is_left_alone(cuda: CudaStandIn, client: CudaClient) -> None:
     free, held = cuda.spawn(), cuda.spawn()
-    CheckpointProgram(cuda.program).lock(held, 5)
+    CheckpointProgram(cuda.program).lock(held, 60)
     with pytest.raises(BusyError, match=f"process {held} is locked, not running"):
-        client.suspend([free, held], timeout_seconds=5)
+        client.suspend([free, held], timeout_seconds=60)
     assert _states(free, held) == ["running", "locked"]
 
 
@@ -139,11 +166,12 @@ def test_a_failed_suspend_leaves_every_process_running(
     text: str,
     position: int,
 ) -> None:
-    monkeypatch.setattr("coldstart_snapshot.cuda_program._LOCK_GRACE_SECONDS", 1.0)
+    for module in ("program", "driver_api"):
+        monkeypatch.setattr(f"coldstart_snapshot.cuda.{module}._LOCK_GRACE_SECONDS", 1.0)
     pids = [cuda.spawn(), cuda.spawn()]
     cuda.fault(operation, fault, pid=pids[position])
     with pytest.raises(kind, match=text) as caught:
-        client.suspend(pids, timeout_seconds=1.5 if fault in {"hang", "timeout"} else 20)
+        client.suspend(pids, timeout_seconds=4 if fault in {"hang", "timeout"} else 60)
     assert _states(*pids) == ["running", "running"]
     assert f"process {pids[position]}" in caught.value.message
     assert caught.value.message.endswith("every process runs again")
@@ -188,16 +216,22 @@ def test_an_unlock_that_fails_once_is_tried_again(cuda: CudaStandIn, client: Cud
 
 @pytest.mark.parametrize("signal_error", [KeyboardInterrupt, Terminated])
 def test_an_interrupted_suspend_is_rolled_back_too(
-    cuda: CudaStandIn, signal_error: type[BaseException]
+    cuda: CudaStandIn,
+    connect: Callable[[], CudaBackend],
+    monkeypatch: pytest.MonkeyPatch,
+    signal_error: type[BaseException],
 ) -> None:
-    class Interrupted(CheckpointProgram):
-        def checkpoint(self, pid: int, deadline_seconds: float) -> None:
-            super().checkpoint(pid, deadline_seconds)
-            raise signal_error
+    backend = connect()
+    checkpoint = backend.checkpoint
 
+    def interrupted(pid: int, deadline_seconds: float) -> None:
+        checkpoint(pid, deadline_seconds)
+        raise signal_error
+
+    monkeypatch.setattr(backend, "checkpoint", interrupted)
     pids = [cuda.spawn(), cuda.spawn()]
     with pytest.raises(signal_error):
-        CudaClient(Interrupted(cuda.program)).suspend(pids, timeout_seconds=20)
+        CudaClient(backend).suspend(pids, timeout_seconds=20)
     assert _states(*pids) == ["running", "running"]
 
 
@@ -205,8 +239,10 @@ def test_an_interrupted_suspend_is_rolled_back_too(
 def test_gpu_state_goes_through_criu_with_the_process(
     cuda: CudaStandIn, client: CudaClient, tmp_path: Path
 ) -> None:
-    pid = cuda.spawn()
+    size = 3 << 20
+    pid = cuda.spawn(size_bytes=size)
     client.suspend([pid], timeout_seconds=20)
+    assert cuda.allocated() == []
     images = tmp_path / "images"
     images.mkdir()
     criu = [find_program("criu"), "--no-default-config", "-D", str(images), "-v2"]
@@ -218,9 +254,57 @@ def test_gpu_state_goes_through_criu_with_the_process(
         assert state_of(pid) == "checkpointed"
         client.resume([pid])
         assert state_of(pid) == "running"
+        (memory,) = cuda.allocated()
+        assert (cuda.vram / memory).read_bytes() == b"\x5a" * size
     finally:
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: state_of(pid) is None, "the restored process to be gone")
+
+
+def test_a_lock_has_a_deadline_of_its_own(
+    cuda: CudaStandIn, client: CudaClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coldstart_snapshot.cuda.client._LOCK_SECONDS", 0.5)
+    for module in ("program", "driver_api"):
+        monkeypatch.setattr(f"coldstart_snapshot.cuda.{module}._LOCK_GRACE_SECONDS", 0.5)
+    pid = cuda.spawn()
+    cuda.fault("lock", "hang")
+    with pytest.raises(CudaTimeoutError, match="no end after 1 s, killed; every process runs again"):
+        client.suspend([pid], timeout_seconds=600)
+    assert state_of(pid) == "running"
+
+
+@pytest.mark.parametrize("operation", ["lock", "checkpoint", "get-state"])
+def test_nccl_is_named_only_where_it_is_seen_and_keeps_a_lock_waiting(
+    cuda: CudaStandIn, connect: Callable[[], CudaBackend], monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    for module in ("program", "driver_api"):
+        monkeypatch.setattr(f"coldstart_snapshot.cuda.{module}._LOCK_GRACE_SECONDS", 0.1)
+    pid = cuda.spawn()
+    for nccl in (False, True):
+        monkeypatch.setattr("coldstart_snapshot.cuda.backend.communicates", lambda _, nccl=nccl: nccl)
+        cuda.fault(operation, "hang")
+        backend = connect()
+        if operation == "checkpoint":
+            backend.lock(pid, 60)
+        call = backend.state if operation == "get-state" else getattr(backend, operation)
+        with pytest.raises(CudaTimeoutError) as caught:
+            call(pid, 0.3)
+        assert ("NCCL" in (caught.value.hint or "")) == (nccl and operation == "lock")
+        backend.close()
+        cuda.forgive()
+        if operation == "checkpoint":
+            backend.unlock(pid, 60)
+
+
+@pytest.mark.parametrize("fault", ["operating system", "not supported", "out of memory"])
+def test_a_driver_that_does_not_start_is_not_blamed_on_a_process(cuda: CudaStandIn, fault: str) -> None:
+    cuda.fault("init", fault)
+    with pytest.raises(UnavailableError, match="the NVIDIA driver does not start") as caught:
+        DriverApi().require()
+    assert caught.value.hint is not None
+    assert "nvidia-smi" in caught.value.hint
+    assert "IPC" not in caught.value.hint
 
 
 # --- stuck processes ---
@@ -259,14 +343,18 @@ def test_a_process_that_dies_during_suspend_does_not_keep_the_others(
     with pytest.raises(CudaStuckError) as caught:
         client.suspend([good, dying], timeout_seconds=20)
     assert caught.value.pids == (dying,)
+    assert f"process {dying} is gone" in caught.value.message
+    assert "kill" not in (caught.value.hint or "")
     assert state_of(good) == "running"
 
 
-def test_a_driver_that_hangs_for_good_is_given_up_and_reported(cuda: CudaStandIn) -> None:
+def test_a_driver_that_hangs_for_good_is_given_up_and_reported(
+    cuda: CudaStandIn, connect: Callable[[], CudaBackend]
+) -> None:
     pid = cuda.spawn()
     cuda.fault("*", "hang", skip=3, times=99)
     with pytest.raises(CudaStuckError, match="no end after") as caught:
-        CudaClient(cuda.program, rollback_seconds=0.3).suspend([pid], timeout_seconds=1)
+        CudaClient(connect(), rollback_seconds=0.3).suspend([pid], timeout_seconds=5)
     assert caught.value.pids == (pid,)
 
 
@@ -278,11 +366,12 @@ def test_a_failed_restore_is_reported_with_its_cause_and_never_repeated(
     client.suspend([bad, good], timeout_seconds=20)
     cuda.fault("restore", fault, pid=bad)
     with pytest.raises(CudaStuckError) as caught:
-        client.resume([bad, good], timeout_seconds=1 if fault == "hang" else 20)
+        client.resume([bad, good], timeout_seconds=5 if fault == "hang" else 60)
     assert caught.value.pids == (bad,)
     assert caught.value.hint is not None
     assert caught.value.hint.startswith(f"kill -9 {bad}")
     assert cuda.calls().count(f"restore {bad}") == 1
+    assert is_poisoned(bad) == (fault not in {"failed", "hang"})
     assert state_of(good) == "running"
 
 
@@ -298,84 +387,205 @@ def test_a_process_that_stays_locked_is_an_error(cuda: CudaStandIn, client: Cuda
 # --- device maps ---
 
 
-def test_a_device_map_is_handed_over_and_an_identity_is_not(cuda: CudaStandIn, client: CudaClient) -> None:
+def test_state_moves_to_another_gpu_by_a_map_and_an_identity_is_not_handed_over(
+    cuda: CudaStandIn, client: CudaClient, connect: Callable[[], CudaBackend]
+) -> None:
+    cuda.set(devices=2)
     pid = cuda.spawn()
-    cuda.set(devices=[OLD])
     client.suspend([pid], timeout_seconds=20)
-    client.resume([pid], {OLD: NEW})
-    cuda.set(version="570.86.10")  # knows no --device-map, and needs none for an identity
+    client.resume([pid], {OLD: NEW, NEW: OLD})
+    assert [name[:4] for name in cuda.allocated()] == ["gpu1"]
+    cuda.set(version="570.86.10")  # knows no device map, and needs none for an identity
     client.suspend([pid], timeout_seconds=20)
-    CudaClient(cuda.program).resume([pid], {OLD: OLD})
+    CudaClient(connect()).resume([pid], {OLD: OLD})
     assert state_of(pid) == "running"
 
 
 def test_a_device_map_before_driver_580_and_an_incomplete_one_fail_with_a_hint(
-    cuda: CudaStandIn, client: CudaClient
+    cuda: CudaStandIn, client: CudaClient, connect: Callable[[], CudaBackend]
 ) -> None:
+    cuda.set(devices=2)
     first, second = cuda.spawn(), cuda.spawn()
-    cuda.set(version="570.86.10", devices=[OLD, NEW])
     client.suspend([first, second], timeout_seconds=20)
+    cuda.set(version="570.86.10")
     with pytest.raises(CudaStuckError, match="driver 580 or newer"):
-        CudaClient(cuda.program).resume([first], {OLD: NEW})
+        CudaClient(connect()).resume([first], {OLD: NEW, NEW: OLD})
     cuda.set(version="580.65.06")
     with pytest.raises(CudaStuckError, match="invalid argument") as caught:
-        CudaClient(cuda.program).resume([second], {OLD: NEW})
+        CudaClient(connect()).resume([second], {OLD: NEW})
     assert caught.value.hint is not None
     assert "every GPU of the snapshot" in caught.value.hint
 
 
 @pytest.mark.parametrize("device_map", [{"GPU-1": NEW}, {OLD: "MIG-1"}, {OLD: NEW, NEW: NEW}])
 def test_a_wrong_device_map_is_refused_before_the_driver_is_asked(
-    cuda: CudaStandIn, device_map: dict[str, str]
+    cuda: CudaStandIn, connect: Callable[[], CudaBackend], device_map: dict[str, str]
 ) -> None:
     pid = cuda.spawn()
     with pytest.raises(UsageError):
-        CheckpointProgram(cuda.program).restore(pid, 5, device_map)
+        connect().restore(pid, 5, device_map)
     assert cuda.calls() == []
 
 
-# --- hosts ---
+# --- what the driver cannot move ---
 
 
-def test_a_host_without_driver_and_program_has_no_client(tmp_path: Path) -> None:
-    assert cuda_client("cuda-checkpoint", driver_marks=[tmp_path / "nvidiactl"]) is None
-
-
-def test_a_configured_path_that_does_not_exist_is_an_error_everywhere(tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match="program is not installed"):
-        cuda_client(f"{tmp_path}/cuda-checkpoint", driver_marks=[])
-
-
-def test_a_configured_program_is_used(cuda: CudaStandIn) -> None:
-    client = cuda_client(cuda.program, driver_marks=[])
-    assert client is not None
-    pid = cuda.spawn()
-    assert client.find_gpu_processes([pid]) == (pid,)
-    assert client.backend.state(pid, 5) is CudaState.RUNNING
-
-
-def test_with_a_driver_but_without_the_program_gpu_users_are_refused_and_others_pass(
-    cuda: CudaStandIn, tmp_path: Path
+def test_managed_memory_is_refused_by_the_driver_and_the_process_runs_on(
+    cuda: CudaStandIn, client: CudaClient
 ) -> None:
-    device = tmp_path / "nvidiactl"
-    device.touch()
-    client = cuda_client("cuda-checkpoint", driver_marks=[device], device_prefix=f"{tmp_path}/nvidia")
-    assert client is not None
-    assert client.find_gpu_processes([os.getpid(), cuda.spawn(cuda=False)]) == ()
-    with device.open() as held:
-        user = subprocess.Popen(["sleep", "60"], stdin=held)
-        try:
-            assert gpu_device_files(user.pid, f"{tmp_path}/nvidia") == (str(device),)
-            with pytest.raises(UnavailableError, match=f"process {user.pid} uses a GPU") as caught:
-                client.find_gpu_processes([user.pid])
-        finally:
-            user.send_signal(signal.SIGKILL)
-            user.wait()
+    pid = cuda.spawn(extras=["managed"])
+    with pytest.raises(CudaError, match="operation not supported; every process runs again") as caught:
+        client.suspend([pid], timeout_seconds=20)
     assert caught.value.hint is not None
-    assert "install" in caught.value.hint
+    assert "managed memory" in caught.value.hint
+    assert state_of(pid) == "running"
 
 
-def test_device_files_of_a_process_that_is_gone_are_none() -> None:
-    child = subprocess.Popen(["true"])
-    child.wait()
-    assert gpu_device_files(child.pid) == ()
+def test_slices_of_a_gpu_are_refused_as_lack_of_memory_and_the_hint_says_mig(
+    cuda: CudaStandIn, client: CudaClient
+) -> None:
+    cuda.set(mig=1)
+    with pytest.raises(CudaError, match="out of memory; every process runs again") as caught:
+        client.suspend([cuda.spawn()], timeout_seconds=20)
+    assert caught.value.hint is not None
+    assert "MIG must be off" in caught.value.hint
+
+
+# --- a caller that is killed ---
+
+_CALLER = """
+import sys
+from coldstart_snapshot.cuda.choice import chosen_client
+client = chosen_client(sys.argv[1], sys.argv[2], copies=sys.argv[3] == "copies")
+more = [{}] if sys.argv[4] == "restore" else []
+getattr(client.backend, sys.argv[4])(int(sys.argv[5]), float(sys.argv[6]), *more)
+"""
+
+
+def _callers(pid: int, parent: int) -> list[int]:
+    """Processes that call the driver for `parent`, or work on `pid` by the program."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            ours = "--for" in words and str(parent) in words
+            program = any(word.endswith("/cuda-checkpoint") for word in words[:4])
+            if ours or (program and "--action" in words and str(pid) in words):
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("backend", "copies", "operation", "seconds"),
+    [
+        ("driver-api", "copies", "restore", "600"),
+        ("cuda-checkpoint", "copies", "restore", "600"),
+        ("driver-api", "server", "checkpoint", "3"),
+    ],
+)
+def test_what_calls_the_driver_does_not_outlive_a_killed_command(
+    cuda: CudaStandIn, backend: str, copies: str, operation: str, seconds: str
+) -> None:
+    pid = cuda.spawn()
+    program = CheckpointProgram(cuda.program)
+    program.lock(pid, 60)
+    if operation == "restore":
+        program.checkpoint(pid, 60)
+    cuda.fault(operation, "hang", times=99)
+    caller = subprocess.Popen(
+        [sys.executable, "-c", _CALLER, backend, cuda.program, copies, operation, str(pid), seconds]
+    )
+    try:
+        wait_until(lambda: f"{operation} {pid}" in cuda.calls(), "the driver is called")
+        assert _callers(pid, caller.pid) != []
+    finally:
+        caller.kill()
+        caller.wait()
+    wait_until(lambda: _callers(pid, caller.pid) == [], "nobody calls the driver any more")
+
+
+# --- each way by itself ---
+
+
+def test_a_program_that_only_toggles_is_refused_with_the_driver_it_needs(cuda: CudaStandIn) -> None:
+    cuda.set(version="550.54.09")
+    program = CheckpointProgram(cuda.program)
+    with pytest.raises(UnavailableError, match="driver 555 or newer"):
+        program.require_actions()
+    with pytest.raises(UnavailableError, match="driver 555 or newer"):
+        CudaClient(program).find_gpu_processes([cuda.spawn()])
+
+
+@pytest.mark.parametrize(
+    ("version", "options"),
+    [
+        ("550.54.09", set()),
+        ("555.42.02", {"--action"}),
+        ("570.86.10", {"--action"}),
+        ("580.65.06", {"--action", "--device-map"}),
+        ("590.44.01", {"--action", "--device-map", "--launch-job"}),
+    ],
+)
+def test_what_a_program_can_do_is_read_from_its_help(
+    cuda: CudaStandIn, version: str, options: set[str]
+) -> None:
+    cuda.set(version=version)
+    program = CheckpointProgram(cuda.program)
+    assert program.version == version
+    found = {name for name in ("--action", "--device-map", "--launch-job") if program.supports(name)}
+    assert found == options
+    assert program.device_maps == ("--device-map" in options)
+
+
+def test_the_driver_is_started_once_for_all_calls_of_its_api(cuda: CudaStandIn) -> None:
+    pids = [cuda.spawn(), cuda.spawn()]
+    cuda.fault("init", "no device", skip=1, times=9)  # a second start would fail
+    api = DriverApi()
+    client = CudaClient(api)
+    assert client.find_gpu_processes(pids) == tuple(pids)
+    client.suspend(pids, timeout_seconds=20)
+    client.resume(pids)
+    api.close()
+    with pytest.raises(UnavailableError, match="does not start"):
+        api.require()
+
+
+def test_devices_hidden_from_the_callers_shell_are_found_all_the_same(
+    cuda: CudaStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = cuda.spawn()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    api = DriverApi()
+    assert api.restore_thread(pid, 5) is not None
+    api.close()
+
+
+def test_a_driver_that_does_not_start_costs_one_deadline(cuda: CudaStandIn) -> None:
+    cuda.fault("init", "hang")
+    with pytest.raises(CudaTimeoutError, match=r"no end of cuInit after 0\.5 s"):
+        DriverApi(start_seconds=0.5).require()
+
+
+def test_a_driver_that_crashes_at_its_start_is_told(cuda: CudaStandIn) -> None:
+    cuda.fault("init", "crash")
+    with pytest.raises(UnavailableError, match="was ended by signal 11"):
+        DriverApi().require()
+
+
+def test_a_driver_before_570_has_no_api(
+    cuda: CudaStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = CudaStandIn(tmp_path / "old", before_570=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", old.environment["LD_LIBRARY_PATH"])
+    with pytest.raises(UnavailableError, match="no checkpoint API: cuCheckpointProcessLock is missing"):
+        DriverApi().require()
+
+
+def test_a_call_after_the_api_has_died_starts_it_again(cuda: CudaStandIn) -> None:
+    pid = cuda.spawn()
+    cuda.fault("get-state", "crash")
+    api = DriverApi()
+    with pytest.raises(CudaError, match="cannot read the CUDA state of process"):
+        api.state(pid, 5)
+    assert api.state(pid, 5) is CudaState.RUNNING
+    api.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli.errors import BusyError, NotFoundError
-from coldstart_snapshot.inventory import (
+from coldstart_snapshot.kept.inventory import (
     DamagedVariant,
     StoredVariant,
     list_variants,

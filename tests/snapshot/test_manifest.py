@@ -11,15 +11,16 @@ import pytest
 
 from coldstart_cli.config import load
 from coldstart_cli.errors import DataError, NotFoundError, UsageError
-from coldstart_snapshot.inventory import DamagedVariant, StoredVariant, list_variants, load_variant
-from coldstart_snapshot.manifest import (
+from coldstart_snapshot.kept.inventory import DamagedVariant, StoredVariant, list_variants, load_variant
+from coldstart_snapshot.kept.manifest import (
     MANIFEST_NAME,
     ReadyCheck,
+    SnapshotFile,
     check_name,
     read_manifest,
     write_manifest,
 )
-from coldstart_snapshot.restore import plan_restore
+from coldstart_snapshot.restoring.restore import plan_restore
 from snapshot.made import make_variant, manifest_of
 
 
@@ -128,3 +129,13 @@ def test_an_absent_manifest_is_not_found(tmp_path: Path) -> None:
 def test_names_are_one_harmless_component(name: str) -> None:
     with pytest.raises(UsageError, match="invalid snapshot name"):
         check_name(name)
+
+
+@pytest.mark.parametrize("path", [MANIFEST_NAME, "origin.json", "images", "images/pages-1.img"])
+def test_a_file_under_a_name_that_is_taken_is_damage(tmp_path: Path, path: str) -> None:
+    plain = manifest_of("web")
+    digest = f"blake3:{'0' * 64}"
+    files = tuple(SnapshotFile(name, 1, digest) for name in ("images/pages-1.img", path))
+    write_manifest(tmp_path, replace(plain, files=files))
+    with pytest.raises(DataError, match=f"no name for a file of a snapshot: '{path}'"):
+        read_manifest(tmp_path)

@@ -15,14 +15,16 @@ import pytest
 
 from coldstart_cli.config import load
 from coldstart_cli.errors import BusyError, ColdstartError, DataError, NotFoundError, UnavailableError
+from coldstart_cli.process import find_program
 from coldstart_host.cpu import read_cpu_facts
-from coldstart_snapshot.bundle import read_bundle, write_bundle
-from coldstart_snapshot.capture import CaptureRequest, create_snapshot
-from coldstart_snapshot.container import bundle_folder, kill_and_delete
-from coldstart_snapshot.ready import wait_ready
-from coldstart_snapshot.restore import RestorePlan, plan_restore, restore_container
-from coldstart_snapshot.runc import Runc
-from coldstart_snapshot.upper import unpack_upper
+from coldstart_snapshot.answers.ready import wait_ready
+from coldstart_snapshot.capturing.capture import CaptureRequest, create_snapshot
+from coldstart_snapshot.containers.bundle import read_bundle
+from coldstart_snapshot.containers.container import bundle_folder, kill_and_delete
+from coldstart_snapshot.containers.new_bundle import write_bundle
+from coldstart_snapshot.containers.runc import Runc
+from coldstart_snapshot.containers.upper import unpack_upper
+from coldstart_snapshot.restoring.restore import RestorePlan, plan_restore, restore_container
 from snapshot.servers import Lab, ask, free_port, has_capability, laboratory, url
 
 _CAP_SYS_RESOURCE = 24
@@ -56,7 +58,7 @@ def test_container_goes_on_counting_under_another_id_after_all_of_its_source_was
         restored = restore_container(
             plan, lab.config, root=target.root, container_id=lab.id(turn), log=new_log
         )
-        wait_ready(url(port), 20, pid=restored.pid)
+        wait_ready(url(port), 60, pid=restored.pid)
         assert ask(port, "/file") == "2"
         assert ask(port) == "3"
         assert new_log.read_text() == "request 3\n"
@@ -81,6 +83,19 @@ def _prepared(lab: Lab, plan: RestorePlan, name: str) -> Path:
     return target.mount().root
 
 
+def test_a_snapshot_holds_nothing_of_the_source_s_cgroups(lab: Lab) -> None:
+    _captured(lab, "child")
+    plan = plan_restore("web", lab.config)
+    root = _prepared(lab, plan, "copy")
+    log = lab.tmp_path / "log"
+    copy = restore_container(plan, lab.config, root=root, container_id=lab.id("copy"), log=log)
+    # a host with other hierarchies could not bring them back
+    assert "cg: rewriting" not in (copy.bundle / "restore.log").read_text("utf-8", "replace")
+    assert len(lab.processes_in(copy.id)) == 2
+    hierarchies = Path(f"/proc/{copy.pid}/cgroup").read_text().splitlines()
+    assert [line for line in hierarchies if not line.endswith(f"/coldstart/{copy.id}")] == []
+
+
 def test_a_restored_container_can_be_captured_again(lab: Lab) -> None:
     port = _captured(lab)
     for turn in ("first", "second"):
@@ -88,11 +103,32 @@ def test_a_restored_container_can_be_captured_again(lab: Lab) -> None:
         log = lab.tmp_path / f"{turn}.log"
         root = _prepared(lab, plan, turn)
         restored = restore_container(plan, lab.config, root=root, container_id=lab.id(turn), log=log)
-        wait_ready(url(port), 20, pid=restored.pid)
+        wait_ready(url(port), 60, pid=restored.pid)
         assert ask(port) == ("1" if turn == "first" else "2")
         request = CaptureRequest("web", container_id=restored.id, ready_url=url(port), stop=True)
         assert create_snapshot(request, lab.config).replaced
         assert log.read_text() == f"request {1 if turn == 'first' else 2}\n"
+
+
+def test_a_program_that_criu_needs_is_found_without_path_and_named_where_it_is_not(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for program in ("runc", "criu"):
+        monkeypatch.setenv(f"COLDSTART_PROGRAMS_{program.upper()}", find_program(program))
+    lab.config = load()
+    port = _captured(lab)
+    plan = plan_restore("web", lab.config)
+    root = _prepared(lab, plan, "copy")
+    log = lab.tmp_path / "log"
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", "/nowhere")
+        with patch.context() as nowhere:
+            nowhere.setattr("coldstart_cli.process._EXTRA_PATH", ())
+            with pytest.raises(ColdstartError, match="criu needs a program that is not there: tar") as caught:
+                restore_container(plan, lab.config, root=root, container_id=lab.id("copy"), log=log)
+        assert "apt-get install tar" in str(caught.value.hint)
+        restored = restore_container(plan, lab.config, root=root, container_id=lab.id("copy"), log=log)
+    wait_ready(url(port), 60, pid=restored.pid)
 
 
 def test_a_network_of_its_own_comes_back(lab: Lab) -> None:
@@ -123,14 +159,15 @@ def test_a_user_without_privileges_stays_one(lab: Lab) -> None:
     os.chown(folder, 65534, 65534)
     spec = lab.spec("source", overlay, port, uid=65534, gid=65534)
     container = lab.run(spec)
-    wait_ready(url(port), 20, pid=container.pid)
+    wait_ready(url(port), 60, pid=container.pid)
     status = Path(f"/proc/{container.pid}/status").read_text()
     assert "NoNewPrivs:\t1" in status
     assert "CapEff:\t0000000000000000" in status
     request = CaptureRequest("web", container_id=container.id, ready_url=url(port))
     if not has_capability(_CAP_SYS_RESOURCE):
-        with pytest.raises(ColdstartError, match=r"CAP_SYS_RESOURCE is missing.*runs and answers"):
+        with pytest.raises(ColdstartError, match=r"runs as user 65534, .* lacks the capability"):
             create_snapshot(request, lab.config)
+        assert ask(port, "/health") == "ok"
         return
     create_snapshot(request, lab.config)
     lab.erase(container, overlay, spec.log)
@@ -139,7 +176,7 @@ def test_a_user_without_privileges_stays_one(lab: Lab) -> None:
     restored = restore_container(
         plan, lab.config, root=root, container_id=lab.id("target"), log=lab.tmp_path / "log"
     )
-    wait_ready(url(port), 20, pid=restored.pid)
+    wait_ready(url(port), 60, pid=restored.pid)
     assert "Uid:\t65534" in Path(f"/proc/{restored.pid}/status").read_text()
 
 
@@ -244,7 +281,7 @@ def test_a_container_that_plain_runc_started_is_captured_and_restored_by_us(lab:
         )
         os.close(writing)
         try:
-            wait_ready(url(port), 20)
+            wait_ready(url(port), 60)
             assert ask(port) == "1"
             request = CaptureRequest("web", container_id=container_id, runc_root=runc_root, stop=True)
             create_snapshot(request, lab.config)
@@ -259,6 +296,6 @@ def test_a_container_that_plain_runc_started_is_captured_and_restored_by_us(lab:
     root = _prepared(lab, plan, "target")
     new_log = lab.tmp_path / "new.log"
     restored = restore_container(plan, lab.config, root=root, container_id=lab.id("target"), log=new_log)
-    wait_ready(url(port), 20, pid=restored.pid)
+    wait_ready(url(port), 60, pid=restored.pid)
     assert ask(port) == "2"
     assert new_log.read_text().lstrip("\0") == "request 2\n"

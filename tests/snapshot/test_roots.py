@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coldstart_snapshot.roots import RootKind, RootSource, detect_root
+from coldstart_snapshot.containers.roots import RootKind, RootSource, detect_root
 from snapshot.made import IMAGE
 from snapshot.servers import Overlay, require_root
 

@@ -10,9 +10,9 @@ import pytest
 
 from coldstart_cli.config import load
 from coldstart_cli.errors import DataError, NotFoundError, PermissionNeededError, UsageError
-from coldstart_snapshot.capture import CaptureRequest, create_snapshot
-from coldstart_snapshot.processes import all_pids, is_kernel_thread, mount_ids, own_ancestors
-from coldstart_snapshot.target import process_target
+from coldstart_snapshot.capturing.capture import CaptureRequest, create_snapshot
+from coldstart_snapshot.containers.target import process_target
+from coldstart_snapshot.processes.tree import all_pids, is_kernel_thread, mount_ids, own_ancestors
 from snapshot.servers import require_root
 
 

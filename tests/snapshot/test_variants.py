@@ -9,8 +9,10 @@ import pytest
 
 from coldstart_cli.errors import UnavailableError
 from coldstart_host.cpu import CpuFacts, read_cpu_facts
-from coldstart_snapshot.variants import choose_variant, variant_name
-from snapshot.cpus import CASCADE_LAKE, GRAVITON, HASWELL, ROME, SAPPHIRE_RAPIDS
+from coldstart_snapshot.cpu.caps import CapProof
+from coldstart_snapshot.cpu.match import required_flags
+from coldstart_snapshot.cpu.variants import Choice, choose_variant, variant_name, what_to_build
+from snapshot.cpus import CASCADE_LAKE, GRAVITON, GUEST, HASWELL, NEHALEM, ROME, SAPPHIRE_RAPIDS
 
 
 def _named(*facts: CpuFacts) -> list[tuple[str, CpuFacts]]:
@@ -45,7 +47,7 @@ def test_the_richest_fitting_variant_wins() -> None:
     lower = replace(CASCADE_LAKE, flags=HASWELL.flags, level=HASWELL.level)
     choice = choose_variant(_named(HASWELL, lower, CASCADE_LAKE, SAPPHIRE_RAPIDS), CASCADE_LAKE)
     assert choice.name == variant_name(CASCADE_LAKE)
-    assert choice.reason == "x86-64-v4, the best of 2 that fit this CPU, of 4 variants"
+    assert choice.reason == "x86-64-v4 as its CPU had it, the best of 2 that fit this CPU, of 4 variants"
     assert choice.warnings == ()
 
 
@@ -57,7 +59,7 @@ def test_the_order_of_the_candidates_does_not_matter() -> None:
 def test_the_only_variant_is_taken_and_a_foreign_vendor_warned_about() -> None:
     recorded = replace(HASWELL, flags=ROME.flags)
     choice = choose_variant(_named(recorded), ROME)
-    assert choice.reason == "it fits this CPU"
+    assert choice.reason == "x86-64-v3 as its CPU had it, it fits this CPU"
     assert choice.warnings == ("it was captured on GenuineIntel, this CPU is from AuthenticAMD",)
 
 
@@ -83,9 +85,63 @@ def test_when_none_fits_the_nearest_is_named_with_its_missing_flags_and_what_to_
     assert error.message.startswith(f"no variant fits this CPU: of 2 variants the nearest is {nearest}: ")
     assert "avx512_vnni avx512bw avx512cd avx512dq avx512f avx512vl" in error.message
     assert "its XSAVE area has 2696 bytes, this CPU's 832" in error.message
-    assert error.hint is not None
-    assert variant_name(HASWELL) in error.hint
-    assert "coldstart snap create" in error.hint
+    assert error.hint == "coldstart snap create NAME --spec SPEC --cpu-level x86-64-v3"
+
+
+def test_what_to_build_names_the_snapshot_and_the_highest_level_the_host_has_in_full() -> None:
+    assert what_to_build(CASCADE_LAKE, "web") == "coldstart snap create web --spec SPEC --cpu-level x86-64-v4"
+    assert what_to_build(NEHALEM, "web").endswith("--cpu-level x86-64-v2")
+    without_aes = replace(HASWELL, flags=tuple(flag for flag in HASWELL.flags if flag != "aes"))
+    assert what_to_build(without_aes, "web").endswith("--cpu-level x86-64-v2")
+    assert variant_name(GRAVITON) in what_to_build(GRAVITON, "web")
+
+
+def _capped(level: str, facts: CpuFacts, *problems: str) -> tuple[str, CpuFacts, CapProof]:
+    caps = CapProof(level, "cpuid", 1, problems)
+    return variant_name(facts, caps), facts, caps
+
+
+def _choose(host: CpuFacts, *variants: tuple[str, CpuFacts, CapProof | None]) -> Choice:
+    return choose_variant(
+        [(name, facts) for name, facts, _ in variants],
+        host,
+        required={name: required_flags(facts, caps) for name, facts, caps in variants},
+        caps={name: caps for name, _, caps in variants},
+    )
+
+
+def test_a_proven_level_goes_to_hosts_with_other_xsave_areas() -> None:
+    capped = _capped("x86-64-v3", GUEST)
+    for host in (HASWELL, CASCADE_LAKE, SAPPHIRE_RAPIDS, ROME):
+        choice = _choose(host, capped)
+        assert choice.name == capped[0]
+        assert choice.reason == "held to x86-64-v3, it fits this CPU"
+    with pytest.raises(UnavailableError, match="this CPU lacks abm aes avx avx2"):
+        _choose(NEHALEM, capped)
+
+
+def test_a_level_that_was_not_proven_needs_all_of_the_cpu() -> None:
+    vain = _capped("x86-64-v3", GUEST, "process 7 (server) compiles code at run time, for this CPU")
+    assert ".unproven." in vain[0]
+    with pytest.raises(UnavailableError, match="avx512f"):
+        _choose(HASWELL, vain)
+    native: tuple[str, CpuFacts, None] = (variant_name(GUEST), GUEST, None)
+    assert _choose(GUEST, vain).name == vain[0]
+    assert _choose(GUEST, vain, native).name == native[0]
+
+
+def test_of_levels_the_highest_that_fits_is_taken_and_the_cpu_as_it_is_before_them() -> None:
+    levels = [_capped(level, GUEST) for level in ("x86-64-v2", "x86-64-v3", "x86-64-v4")]
+    native = (variant_name(GUEST), GUEST, None)
+    assert _choose(NEHALEM, *levels, native).name == levels[0][0]
+    assert _choose(HASWELL, *levels, native).name == levels[1][0]
+    assert _choose(CASCADE_LAKE, *levels, native).name == levels[2][0]
+    assert _choose(GUEST, *levels, native).name == native[0]
+
+
+def test_a_level_has_one_name_wherever_it_was_built() -> None:
+    assert _capped("x86-64-v3", GUEST)[0] == _capped("x86-64-v3", SAPPHIRE_RAPIDS)[0]
+    assert _capped("x86-64-v3", GUEST)[0] != _capped("x86-64-v2", GUEST)[0]
 
 
 def test_another_architecture_is_never_the_nearest_when_there_is_a_choice() -> None:

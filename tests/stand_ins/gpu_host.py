@@ -15,6 +15,8 @@ from coldstart_cli.config import Scalar
 from coldstart_health import checks, moment
 from coldstart_health.moment import Moment
 from coldstart_health.pressure import HostPressure
+from coldstart_health.quarantine_record import GpuRecord
+from coldstart_health.standing import standing
 from coldstart_health.verdict import HealthReport
 from coldstart_host.clock import ClockFacts
 from coldstart_host.fabric import FabricFacts
@@ -71,12 +73,17 @@ class GpuHost:
 
     def _read(self, **_: Any) -> NvmlReading:
         if self._hangs:
-            return self._probe(deadline_seconds=1.0)
+            return self._probe(deadline_seconds=4.0)
         session = NvmlSession()
         gpus = tuple(session.read(session.questions(index)) for index in range(session.count))
         session.close()
         driver = self.driver_version or session.driver_version
         return NvmlReading(driver, session.cuda_version, session.count, gpus)
+
+
+def blocking() -> tuple[GpuRecord, ...]:
+    """What is in quarantine, as everybody but the checks themselves is told."""
+    return standing(configuration.load()).blocking
 
 
 def state_folder() -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import shutil
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from coldstart_cli.errors import ExitCode
+from coldstart_cli.paths import default_run_folder
+from coldstart_fs.mounts.image_host import host_socket
 from coldstart_health.checks import ACTIVE_DEADLINE_SECONDS
 from coldstart_health.dcgm_run import LEVEL_DEADLINES_SECONDS
 from conftest import REPOSITORY
@@ -78,6 +81,30 @@ def test_the_host_goes_on_being_watched_after_boot() -> None:
     assert "RemainAfterExit" not in watched, "a timer does not start a unit that is still active"
     assert read("coldstart-health-boot.service")["Service"]["RemainAfterExit"] == "yes"
     assert "--active" not in watched["ExecStart"]
+
+
+def test_mounts_outlive_the_process_that_forked_their_servers() -> None:
+    host = read("coldstart-image-server.service")["Service"]
+    assert host["KillMode"] == "process"
+    assert host["Type"] == "notify"
+    assert read("coldstart-image-server.socket")["Socket"]["SocketMode"] == "0600"
+
+
+def test_the_socket_is_where_mounts_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+    listening = read("coldstart-image-server.socket")["Socket"]["ListenSequentialPacket"]
+    assert listening == str(host_socket(default_run_folder()))
+
+
+@pytest.mark.parametrize("name", ["coldstart-image-server.service", "coldstart-image@.service"])
+def test_a_server_killed_for_memory_does_not_end_its_unit(name: str) -> None:
+    assert read(name)["Service"]["OOMPolicy"] == "continue"
+
+
+def test_reloading_a_mount_replaces_what_serves_it() -> None:
+    service = read("coldstart-image@.service")["Service"]
+    assert service["ExecReload"].split()[1:4] == ["image", "mount", "--replace"]
 
 
 def test_a_busy_host_is_asked_again_and_a_sick_one_fails_the_unit() -> None:

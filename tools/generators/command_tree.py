@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from coldstart_cli.app import build_root
-from coldstart_cli.tree import TREE, CommandEntry, GroupEntry
+from coldstart_cli.tree import TREE, CommandEntry, GroupEntry, walk_groups
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Parameter:
     required: bool
     default: str
     choices: tuple[str, ...]
+    repeated: bool = False
     opposites: tuple[str, ...] = ()
     """What says the contrary of a flag: `--leave-running` of `--stop`."""
 
@@ -66,10 +67,9 @@ def argument_parser(commands: Sequence[Command], complete: Any) -> argparse.Argu
     root.add_argument("-V", "--version", action="version", version="", help="Show the version and exit.")
     groups = root.add_subparsers(dest="command")
     parsers: dict[tuple[str, ...], Any] = {(): groups}
-    for entry in TREE:
-        if isinstance(entry, GroupEntry):
-            group = groups.add_parser(entry.name, help=entry.meaning, description=entry.meaning)
-            parsers[(entry.name,)] = group.add_subparsers(dest="verb")
+    for words, entry in walk_groups(TREE):
+        group = parsers[words[:-1]].add_parser(words[-1], help=entry.meaning, description=entry.meaning)
+        parsers[words] = group.add_subparsers(dest="verb")
     for command in commands:
         parser = parsers[command.words[:-1]].add_parser(
             command.words[-1], help=command.meaning, description=command.meaning
@@ -86,7 +86,7 @@ def argument_parser(commands: Sequence[Command], complete: Any) -> argparse.Argu
 def _add(parser: argparse.ArgumentParser, parameter: Parameter) -> argparse.Action:
     text = parameter.text.replace("%", "%%")
     if parameter.is_argument:
-        nargs = None if parameter.required else "?"
+        nargs = "+" if parameter.repeated else None if parameter.required else "?"
         return parser.add_argument(parameter.name, metavar=parameter.metavar, nargs=nargs, help=text)
     if not parameter.metavar:
         strings = (*parameter.strings, *parameter.opposites)
@@ -134,5 +134,6 @@ def _parameter(parameter: Any) -> Parameter:
         required=parameter.required,
         default=str(getattr(default, "value", default)) if shown else "",
         choices=choices,
+        repeated=parameter.nargs == -1,
         opposites=tuple(parameter.secondary_opts),
     )

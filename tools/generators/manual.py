@@ -17,7 +17,7 @@ from generators.command_tree import Command, Parameter
 from generators.roff import bold, escape, heading, italic, literal, prose, section, terms
 
 _HAND_WRITTEN = Path(__file__).resolve().parent.parent / "man" / "pages.toml"
-_KINDS = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+_KINDS = {str: "text", int: "whole number", float: "number", bool: "true or false", tuple: "list of texts"}
 _ANY_HOME = "/home/anybody"
 _SYSTEMD_VARIABLES = ("STATE_DIRECTORY", "CACHE_DIRECTORY", "RUNTIME_DIRECTORY")
 _XDG_VARIABLES = ("XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME")
@@ -175,6 +175,8 @@ def _default(setting: Setting) -> str:
 
 
 def _toml(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
     return (
         str(value).lower()
         if isinstance(value, bool)

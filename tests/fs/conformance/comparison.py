@@ -10,10 +10,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from coldstart_cli.errors import ColdstartError
-from coldstart_fs.build import index_image
-from coldstart_fs.chunk import DEFAULT_CHUNK_BYTES
-from coldstart_fs.store import Store
-from coldstart_fs.store_url import open_store
+from coldstart_fs.format.chunk import DEFAULT_CHUNK_BYTES
+from coldstart_fs.indexing.build import index_image
+from coldstart_fs.stores.store import Store
+from coldstart_fs.stores.store_url import open_store
 from fs.conformance.references import Containerd, Umoci
 from image_builder import Facts, add_image, begin_layout, folder_facts, image_facts, whole, write_index
 

@@ -16,9 +16,9 @@ from collections import Counter
 from pathlib import Path
 
 from coldstart_cli.errors import ColdstartError
-from coldstart_fs.build import index_image
-from coldstart_fs.store import Store
-from coldstart_fs.store_url import open_store
+from coldstart_fs.indexing.build import index_image
+from coldstart_fs.stores.store import Store
+from coldstart_fs.stores.store_url import open_store
 from fs.conformance.mutations import write_mutated
 from image_builder import image_facts
 

@@ -76,8 +76,10 @@ class Containerd:
 
     @classmethod
     @contextmanager
-    def running(cls, folder: Path, snapshotter: str = "native") -> Iterator[Containerd]:
-        """Started, answering, and ended with everything it mounted."""
+    def running(
+        cls, folder: Path, snapshotter: str = "native", *, proxy: tuple[str, Path] | None = None
+    ) -> Iterator[Containerd]:
+        """Started, answering, ended with all it mounted; `proxy`: name and socket of another snapshotter."""
         program = program_or_skip("containerd")
         if len(os.fsencode(folder)) > 80:  # the path of a socket has 107 bytes at most
             raise ValueError(f"path is too long for a socket: {folder}")
@@ -85,7 +87,7 @@ class Containerd:
         plugins = ", ".join(f'"{name}"' for name in _PLUGINS_NOT_WANTED)
         (folder / "config.toml").write_text(
             f'version = 2\nroot = "{folder}/root"\nstate = "{folder}/state"\n'
-            f'disabled_plugins = [{plugins}]\n[grpc]\naddress = "{folder}/s"\n'
+            f'disabled_plugins = [{plugins}]\n[grpc]\naddress = "{folder}/s"\n' + _proxy_lines(proxy)
         )
         daemon = cls(folder, snapshotter)
         with (folder / "log").open("wb") as log:
@@ -101,7 +103,7 @@ class Containerd:
                 kill_group(process)
                 for line in reversed(Path("/proc/self/mountinfo").read_text().splitlines()):
                     if (point := line.split(" ")[4]).startswith(f"{folder}/"):
-                        subprocess.run(["umount", "-l", point], check=False, timeout=20)
+                        subprocess.run(["umount", "-l", point], check=False, timeout=60)
 
     def version(self) -> str:
         return _version(run([find_program("containerd"), "--version"], deadline_seconds=20))
@@ -149,6 +151,13 @@ def program_or_skip(name: str) -> str:
         return find_program(name)
     except UnavailableError as error:
         pytest.skip(error.message)
+
+
+def _proxy_lines(proxy: tuple[str, Path] | None) -> str:
+    if proxy is None:
+        return ""
+    name, socket = proxy
+    return f'[proxy_plugins.{name}]\ntype = "snapshot"\naddress = "{socket}"\n'
 
 
 def _version(done: Completed) -> str:

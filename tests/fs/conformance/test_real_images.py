@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import small_root
-from coldstart_fs.store import Store
-from coldstart_fs.store_url import open_store
+from coldstart_fs.stores.store import Store
+from coldstart_fs.stores.store_url import open_store
 from conftest import REPOSITORY
 from fs.conformance import metadata
 from fs.conformance.comparison import differences, unpack_layout

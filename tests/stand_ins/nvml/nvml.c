@@ -7,6 +7,7 @@
  *   N crash FUNCTION           FUNCTION aborts its process
  *   N vanish FUNCTION          from FUNCTION on, everything asked of that GPU answers that it is lost
  *   N freeze FUNCTION FOLDER   FUNCTION puts its process into the cgroup v1 freezer FOLDER: KILL cannot end it
+ *   N process PID MIB [mps]    a process of the GPU, beside those that `processes` counts; `mps`: a client of MPS
  *   N VALUE NUMBER             any of the names given to value() below; those of a link end with its number: replay_3
  * Compiled with -DOLD_DRIVER it lacks the functions that came with later drivers.
  */
@@ -85,7 +86,10 @@ int nvmlInit_v2(void) { ENTER(LIBRARY, "Init"); puts("a line of the driver's own
 int nvmlInitWithFlags(unsigned flags) { (void)flags; return nvmlInit_v2(); }
 int nvmlShutdown(void) { ENTER(LIBRARY, "Shutdown"); return SUCCESS; }
 const char *nvmlErrorString(int code) { (void)code; return "stand-in error"; }
-int nvmlSystemGetDriverVersion(char *out, unsigned size) { snprintf(out, size, "570.86.15"); return SUCCESS; }
+int nvmlSystemGetDriverVersion(char *out, unsigned size) {
+    snprintf(out, size, "%lld.86.15", value(LIBRARY, "driver", 570));
+    return SUCCESS;
+}
 int nvmlSystemGetCudaDriverVersion_v2(int *out) { *out = 12080; return SUCCESS; }
 int nvmlDeviceGetCount_v2(unsigned *out) {
     ENTER(LIBRARY, "DeviceGetCount");
@@ -123,7 +127,7 @@ int nvmlDeviceGetPciInfo_v3(device *d, void *out) {
 }
 int nvmlDeviceGetMemoryInfo(device *d, uint64_t *out) {
     ENTER(d->index, "DeviceGetMemoryInfo");
-    out[0] = value(d->index, "memory_gib", 80) << 30; out[1] = out[0] - (1ULL << 30); out[2] = 1ULL << 30; /* total, free, used */
+    out[0] = value(d->index, "memory_gib", 80) << 30; out[2] = (uint64_t)value(d->index, "used_mib", 1024) << 20; out[1] = out[0] - out[2]; /* total, free, used */
     return SUCCESS;
 }
 int nvmlDeviceGetEccMode(device *d, unsigned *current, unsigned *pending) {
@@ -189,6 +193,7 @@ NUMBER(nvmlDeviceGetPerformanceState, "DeviceGetPerformanceState", "performance_
 NUMBER(nvmlDeviceGetInforomConfigurationChecksum, "DeviceGetInforomConfigurationChecksum", "inforom_checksum", 4711)
 int nvmlDeviceValidateInforom(device *d) { ENTER(d->index, "DeviceValidateInforom"); return SUCCESS; }
 NUMBER(nvmlDeviceGetPersistenceMode, "DeviceGetPersistenceMode", "persistence", 1)
+NUMBER(nvmlDeviceGetMinorNumber, "DeviceGetMinorNumber", "minor", d->index)
 NUMBER(nvmlDeviceGetComputeMode, "DeviceGetComputeMode", "compute_mode", 0)
 int nvmlDeviceGetMigMode(device *d, unsigned *current, unsigned *pending) {
     ENTER(d->index, "DeviceGetMigMode");
@@ -203,22 +208,34 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(device *d, uint64_t *out) {
 }
 
 typedef struct { unsigned pid; uint64_t memory; unsigned instance, compute; } process;
-static int processes(device *d, const char *function, const char *key, unsigned first, unsigned *count, process *out) {
-    unsigned wanted = value(d->index, key, 0), room = *count;
+/* The numbered ones that KEY counts, and those of `process` lines whose last word is KIND. */
+static int processes(device *d, const char *function, const char *key, unsigned first, const char *kind, unsigned *count, process *out) {
+    unsigned wanted = value(d->index, key, 0), room = *count, known = 0, pid, mib;
+    FILE *file;
+    char line[512], scope[16], word[16];
+    process found[64];
     ENTER(d->index, function);
-    *count = wanted;
-    if (wanted > room) return INSUFFICIENT_SIZE;
-    for (unsigned n = 0; n < wanted; n++) out[n] = (process){first + n, 1 << 20, ~0u, ~0u};
+    for (unsigned n = 0; n < wanted && known < 64; n++) found[known++] = (process){first + n, 1 << 20, ~0u, ~0u};
+    file = control();
+    while (file && fgets(line, sizeof line, file)) {
+        strcpy(word, "compute");
+        if (sscanf(line, "%15s process %u %u %15s", scope, &pid, &mib, word) < 3 || !applies(scope, d->index)) continue;
+        if (!strcmp(word, kind) && known < 64) found[known++] = (process){pid, (uint64_t)mib << 20, ~0u, ~0u};
+    }
+    if (file) fclose(file);
+    *count = known;
+    if (known > room) return INSUFFICIENT_SIZE;
+    memcpy(out, found, known * sizeof *found);
     return SUCCESS;
 }
-#define PROCESSES(nvml, function, key, first) \
-    int nvml(device *d, unsigned *count, process *out) { return processes(d, function, key, first, count, out); }
-PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, "DeviceGetComputeRunningProcesses", "processes", 4000)
+#define PROCESSES(nvml, function, key, first, kind) \
+    int nvml(device *d, unsigned *count, process *out) { return processes(d, function, key, first, kind, count, out); }
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, "DeviceGetComputeRunningProcesses", "processes", 4000, "compute")
 
 #ifndef OLD_DRIVER
-PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, "DeviceGetComputeRunningProcesses", "processes", 4000)
-PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, "DeviceGetGraphicsRunningProcesses", "graphics_processes", 5000)
-PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, "DeviceGetMPSComputeRunningProcesses", "mps_processes", 6000)
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, "DeviceGetComputeRunningProcesses", "processes", 4000, "compute")
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, "DeviceGetGraphicsRunningProcesses", "graphics_processes", 5000, "graphics")
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, "DeviceGetMPSComputeRunningProcesses", "mps_processes", 6000, "mps")
 int nvmlDeviceGetMarginTemperature(device *d, void *out) {
     struct { unsigned version; int margin; } *answer = out;
     ENTER(d->index, "DeviceGetMarginTemperature");
@@ -251,7 +268,7 @@ int nvmlDeviceGetMemoryInfo_v2(device *d, void *out) {
     struct { unsigned version; uint64_t total, reserved, free, used; } *memory = out;
     ENTER(d->index, "DeviceGetMemoryInfo");
     if (memory->version != 0x02000028) return ARGUMENT_VERSION_MISMATCH;
-    memory->total = value(d->index, "memory_gib", 80) << 30; memory->reserved = 1ULL << 29; memory->used = 1ULL << 30;
+    memory->total = value(d->index, "memory_gib", 80) << 30; memory->reserved = 1ULL << 29; memory->used = (uint64_t)value(d->index, "used_mib", 1024) << 20;
     memory->free = memory->total - memory->used;
     return SUCCESS;
 }

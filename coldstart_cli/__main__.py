@@ -1,0 +1,5 @@
+"""`python -m coldstart_cli` is `coldstart`."""
+
+from coldstart_cli.entry import main
+
+main()

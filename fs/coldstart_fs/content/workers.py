@@ -1,0 +1,71 @@
+"""Threads for work that may wait for a disk or a network, as many as are needed, up to a bound."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
+from threading import Lock, Thread, current_thread
+
+
+class Workers:
+    """Daemon threads: one that hangs for ever keeps nobody from ending the process."""
+
+    def __init__(self, name: str, most: int) -> None:
+        self._name = name
+        self._most = most
+        self._threads: list[Thread] = []
+        self._free = 0
+        """Threads without a job, less the jobs that nobody has taken yet."""
+        self._lock = Lock()
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Do this soon; `job` raises nothing."""
+        with self._lock:
+            self._free -= 1
+            if self._free < 0 and len(self._threads) < self._most:
+                self._free += 1
+                thread = Thread(target=self._run, name=f"{self._name} {len(self._threads)}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        self._work.put(job)
+
+    def attempt(self, job: Callable[[], None]) -> None:
+        """Do this soon; what it raises costs speed only: who needs what it was to bring hears why."""
+        self.submit(partial(_attempted, job))
+
+    def lose(self) -> None:
+        """One of the threads hangs: another one may take its place."""
+        with self._lock:
+            self._most += 1
+
+    def regain(self) -> None:
+        """It is back; one thread too many is not worth the trouble of ending it."""
+        with self._lock:
+            self._most -= 1
+
+    def close(self, wait_seconds: float) -> None:
+        """Let the threads do what was submitted and end; those that hang are not waited for longer."""
+        with self._lock:
+            self._most = 0
+        for _ in self._threads:
+            self._work.put(None)
+        deadline = time.monotonic() + wait_seconds
+        for thread in self._threads:
+            if thread is not current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _run(self) -> None:
+        while (job := self._work.get()) is not None:
+            job()
+            del job  # it may hold megabytes
+            with self._lock:
+                self._free += 1
+
+
+def _attempted(job: Callable[[], None]) -> None:
+    with suppress(Exception):
+        job()

@@ -1,0 +1,125 @@
+"""Programs and libraries as they are loaded: what their loading will read is brought when they are opened.
+
+A dynamic linker goes from library to library, and within each from table to table, and waits each time; what
+it will ask for is written in the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from threading import Lock
+
+from coldstart_fs.content.fetch import Content
+from coldstart_fs.content.reader import ImageReader
+from coldstart_fs.content.workers import Workers
+from coldstart_fs.foresight import elf
+from coldstart_fs.looking.tree import resolve
+from coldstart_fs.traces.inode_paths import InodePaths
+
+_THREADS = 8
+_MOST_FILES = 4096
+# what the kernel reads around a fault, half of it before
+_AROUND_BYTES = 128 << 10
+# of constructors: 32 MiB at most
+_MOST_PLACES = 256
+# where libraries are looked for, whatever /etc/ld.so.conf says; of those that exist
+_FOLDERS = (
+    *(b"usr/lib/x86_64-linux-gnu", b"lib/x86_64-linux-gnu", b"usr/lib/aarch64-linux-gnu", b"usr/lib64"),
+    *(b"lib64", b"usr/lib", b"lib", b"usr/local/lib"),
+)
+
+
+class Libraries:
+    """`opened` is for the request loop; the rest happens in threads. What fails costs speed only."""
+
+    def __init__(self, reader: ImageReader) -> None:
+        self.foreseen_bytes = 0
+        self._reader = reader
+        self._index = reader.index
+        self._paths = InodePaths(reader.index)
+        self._workers = Workers("libraries", _THREADS)
+        self._begun: set[int] = set()
+        self._folders: dict[bytes, tuple[int, bytes] | None] = {}
+        self._lock = Lock()
+
+    def opened(self, number: int, file_bytes: int) -> None:
+        """Hear that the beginning of a file is read."""
+        if file_bytes >= elf.SMALLEST_FILE_BYTES and number not in self._begun:
+            self._begin(number)
+
+    def _begin(self, number: int) -> None:
+        with self._lock:
+            if number in self._begun or len(self._begun) >= _MOST_FILES:
+                return
+            self._begun.add(number)
+        self._workers.attempt(partial(self._look_into, number))
+
+    def _look_into(self, number: int) -> None:
+        if self._reader.is_in_place(number):
+            return
+        head = self._read(number, 0, elf.HEAD_BYTES)
+        ranges = elf.loader_ranges(head, self._index.inode(number).size)
+        if not ranges:
+            return
+        self._workers.attempt(partial(self._look_further, number, head))
+        self._bring(number, ranges)
+
+    def _bring(self, number: int, ranges: Iterable[tuple[int, int]]) -> None:
+        missing = list(dict.fromkeys(self._reader.unseen(number, ranges)))
+        with self._lock:
+            self.foreseen_bytes += sum(length for _, _, length in missing)
+        self._reader.prefetch_all(missing)
+
+    def _look_further(self, number: int, head: bytes) -> None:
+        linking = elf.Linking(head, partial(self._read, number))
+        self._workers.attempt(partial(self._bring, number, linking.table_ranges()))
+        self._workers.attempt(partial(self._bring_constructors, number, linking))
+        names, folders = linking.needed_libraries()
+        if not names:
+            return
+        with self._lock:
+            origin = b"/" + self._paths.path(number).rpartition(b"/")[0]
+        own = [folder.replace(b"${ORIGIN}", b"$ORIGIN").replace(b"$ORIGIN", origin) for folder in folders]
+        for name in names:
+            if (found := self._find(name, own)) is not None:
+                self._begin(found)
+
+    def _bring_constructors(self, number: int, linking: elf.Linking) -> None:
+        size_bytes = self._index.inode(number).size
+        places = linking.constructors()[:_MOST_PLACES]
+        begins = (max(0, place - _AROUND_BYTES // 2) for place in places)
+        self._bring(number, [(begin, min(_AROUND_BYTES, size_bytes - begin)) for begin in begins])
+
+    def _find(self, name: bytes, own: list[bytes]) -> int | None:
+        """The library of that name that a linker would take, as far as folders tell."""
+        for folder in (*own, *_FOLDERS):
+            if (directory := self._folder(folder)) is None:
+                continue
+            number, path = directory
+            if self._index.lookup(number, name) is not None:
+                node = resolve(self._index, path + b"/" + name)
+                return None if node is None or not node.inode.is_file else node.inode.number
+        return None
+
+    def _folder(self, path: bytes) -> tuple[int, bytes] | None:
+        if path not in self._folders:
+            node = resolve(self._index, path)
+            found = None if node is None or not node.inode.is_directory else (node.inode.number, node.path)
+            self._folders[path] = found
+        return self._folders[path]
+
+    def _read(self, number: int, offset: int, length: int) -> bytes:
+        """Bytes of a file that nobody waits for, and no trace tells of."""
+        length = max(0, min(length, self._index.inode(number).size - offset))
+        if (here := self._reader.peek(number, offset, length)) is not None:
+            return bytes(here)
+        found = bytearray(length)
+
+        def take(place: int, data: Content) -> None:
+            found[place - offset : place - offset + len(data)] = data
+
+        done = self._reader.prefetch(number, offset, length, into=take)
+        if done.failure is not None:
+            raise done.failure
+        return bytes(found)

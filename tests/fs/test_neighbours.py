@@ -1,0 +1,135 @@
+"""What is brought beside a miss: as much as the link gives for free, and nothing next door."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coldstart_fs.content.neighbours import LARGEST_BYTES, MOST_REQUESTS, Windows
+from coldstart_fs.content.reader import ImageReader
+from coldstart_fs.tiers.link import Link
+from fs import servers
+from fs.readers import CHUNK, Desk, reader_desk
+
+CONTENT = random.Random(37).randbytes(40 * CHUNK)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    with reader_desk(tmp_path, CONTENT) as desk:
+        yield desk
+
+
+def far(desk: Desk, free_bytes: int) -> ImageReader:
+    """A reader over a link that gives so much for free."""
+    reader = desk.reader()
+    reader.neighbours.free_bytes = lambda: free_bytes
+    reader.bringer.companions.is_wanted = lambda: False
+    return reader
+
+
+def read(desk: Desk, reader: ImageReader, place: int, chunks: int = 1) -> None:
+    found = reader.read(desk.number, place * CHUNK, chunks * CHUNK)
+    assert bytes(found) == desk.part(place, chunks)
+    reader.settle()
+
+
+def test_what_stands_beside_a_miss_comes_in_a_request_of_its_own(desk: Desk) -> None:
+    reader = far(desk, 4 * CHUNK)
+    read(desk, reader, 20)
+    assert (desk.chunk(20).offset, desk.chunk(20).end - 1) in desk.ranges()
+    assert desk.fetched_bytes == 4 * CHUNK  # from a quarter of it before
+    asked = len(desk.ranges())
+    assert asked == 3
+    for place in (19, 21, 22):
+        read(desk, reader, place)
+    assert len(desk.ranges()) == asked
+
+
+def test_misses_next_to_each_other_bring_more_each_time(desk: Desk) -> None:
+    reader = far(desk, 2 * CHUNK)
+    place, found = 0, []
+    for _ in range(3):
+        before = desk.fetched_bytes
+        read(desk, reader, place)
+        found.append((desk.fetched_bytes - before) // CHUNK)
+        place += found[-1]
+    assert found == sorted(found)
+    assert found[-1] >= 3 * found[0]
+
+
+def test_over_a_short_link_nothing_comes_that_was_not_asked_for(desk: Desk) -> None:
+    reader = far(desk, CHUNK - 1)
+    for place in (3, 5, 20):
+        read(desk, reader, place)
+    assert desk.fetched_bytes == 3 * CHUNK
+    assert reader.neighbours.brought_bytes == 0
+
+
+def test_what_fails_beside_a_miss_fails_nobody_and_is_asked_for_again(desk: Desk) -> None:
+    reader = far(desk, 4 * CHUNK)
+    wanted = desk.chunk(20)
+
+    def refuse_others(handler: servers.FaultyHandler) -> bool:
+        asked = handler.headers.get("Range", "")
+        ours = asked == f"bytes={wanted.offset}-{wanted.end - 1}"
+        return "/packs/" in handler.path and not ours and servers.answer(404)(handler)
+
+    desk.server.fault = refuse_others
+    read(desk, reader, 20)
+    desk.server.fault = lambda _: False
+    read(desk, reader, 21)
+
+
+def test_few_requests_are_on_their_way_beside_those_that_are_waited_for(desk: Desk) -> None:
+    reader = far(desk, 2 * CHUNK)
+    asked: list[str] = []
+
+    def hold_others(handler: servers.FaultyHandler) -> bool:
+        first, last = handler.headers.get("Range", "bytes=0-0").removeprefix("bytes=").split("-")
+        if "/packs/" not in handler.path or int(last) - int(first) < CHUNK:
+            return False
+        asked.append(handler.path)
+        return servers.silence(handler)
+
+    desk.server.fault = hold_others
+    desk.server.silent_seconds = 2.0
+    for place in range(4, 40, 6):
+        found = reader.read(desk.number, place * CHUNK, CHUNK)
+        assert bytes(found) == desk.part(place)
+    assert len(asked) <= MOST_REQUESTS
+
+
+def test_a_window_never_grows_beyond_its_bound_and_is_forgotten_for_far_places() -> None:
+    windows = Windows()
+    begin, sizes = 0, []
+    for _ in range(12):
+        _, end = windows.around(b"pack", begin, begin + CHUNK, 4 * CHUNK)
+        sizes.append(end - begin)
+        begin = end
+    assert max(sizes) <= LARGEST_BYTES
+    assert sizes[4] == sizes[-1]
+    first, end = windows.around(b"pack", 1 << 30, (1 << 30) + CHUNK, 4 * CHUNK)
+    assert end - first == 4 * CHUNK
+
+
+def test_a_long_link_gives_its_round_trip_times_its_rate_for_free() -> None:
+    link = Link()
+    assert (link.round_trip_seconds, link.bytes_per_second, link.free_bytes) == (None, None, 0)
+    for _ in range(6):
+        link.heard(0.050, 0.050 + 0.005, 125_000)  # 25 MB/s
+        link.heard(0.050, 0.0501, 2_000)  # nothing to be learnt about the rate
+    assert link.round_trip_seconds == pytest.approx(0.050)
+    assert link.bytes_per_second == pytest.approx(25e6)
+    assert link.free_bytes == pytest.approx(0.040 * 25e6, rel=0.01)
+
+
+def test_waits_behind_other_requests_do_not_make_a_link_long() -> None:
+    link = Link()
+    for number in range(30):
+        link.heard(0.2 if number % 5 else 0.001, 0.3, 125_000)
+    assert link.round_trip_seconds == pytest.approx(0.001)
+    assert link.free_bytes == 0
