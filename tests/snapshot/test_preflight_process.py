@@ -25,7 +25,7 @@ from coldstart_snapshot.preflight.scene import look
 from coldstart_snapshot.processes.tree import is_alive
 from conftest import wait_until
 from snapshot.servers import has_capability, require_engine
-from snapshot.troubles import checked_process, dump, process_with, restored
+from snapshot.troubles import checked_process, dump, follower_with, process_with, restored
 
 _CAP_SYS_RESOURCE = 24
 
@@ -56,7 +56,7 @@ def test_all_blockers_are_told_at_once_and_nothing_is_touched(criu: Criu, tmp_pa
 
 
 def test_a_process_that_leads_no_session_is_named_with_all_else(criu: Criu, tmp_path: Path) -> None:
-    with process_with(tmp_path, "device = os.open('/dev/fuse', os.O_RDWR)", start_new_session=False) as pid:
+    with follower_with(tmp_path, "device = os.open('/dev/fuse', os.O_RDWR)") as pid:
         assert _codes(pid, criu, tmp_path) == ["not-session-leader", "fuse-device"]
 
 

@@ -49,13 +49,18 @@ while True: time.sleep(0.05)
 
 
 @contextmanager
-def process_with(folder: Path, trouble: str, **options: Any) -> Iterator[int]:
+def process_with(
+    folder: Path, trouble: str, *, before: tuple[str, ...] = (), **options: Any
+) -> Iterator[int]:
     """A process that leads a session and has made its trouble; ended with all its descendants."""
     options = {"stdin": subprocess.DEVNULL, "start_new_session": True} | options
     log = folder / "log"
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [PYTHON, "-c", _HEAD + trouble + _TAIL, str(folder)], stdout=output, stderr=output, **options
+            [*before, PYTHON, "-c", _HEAD + trouble + _TAIL, str(folder)],
+            stdout=output,
+            stderr=output,
+            **options,
         )
     try:
         wait_until(
@@ -66,6 +71,14 @@ def process_with(folder: Path, trouble: str, **options: Any) -> Iterator[int]:
         yield process.pid
     finally:
         end(process)
+
+
+@contextmanager
+def follower_with(folder: Path, trouble: str) -> Iterator[int]:
+    """The same in a session that a shell leads: the leader of that of the tests may be in another namespace."""
+    with process_with(folder, trouble, before=("/bin/sh", "-c", '"$@"; true', "sh")) as leader:
+        (follower,) = [member.pid for member in process_tree(leader) if member.pid != leader]
+        yield follower
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
