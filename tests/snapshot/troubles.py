@@ -75,7 +75,7 @@ def process_with(
 
 @contextmanager
 def follower_with(folder: Path, trouble: str) -> Iterator[int]:
-    """The same in a session that a shell leads: the leader of that of the tests may be in another namespace."""
+    """The same in a session that a shell leads; that of the tests may have its leader out of sight."""
     with process_with(folder, trouble, before=("/bin/sh", "-c", '"$@"; true', "sh")) as leader:
         (follower,) = [member.pid for member in process_tree(leader) if member.pid != leader]
         yield follower
