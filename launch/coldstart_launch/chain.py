@@ -33,7 +33,7 @@ from coldstart_launch.spec import ReplicaSpec
 from coldstart_launch.waterfall import Waterfall
 
 if TYPE_CHECKING:
-    from coldstart_fs.mounts.server_records import ServerRecord
+    from coldstart_fs.mounts.records import MountRecord
     from coldstart_health.verdict import HealthReport
     from coldstart_launch.outcome import Launched, Rehearsal
     from coldstart_launch.publish import Publisher
@@ -53,13 +53,11 @@ class Running:
     publisher: Publisher
     captured: SnapshotVariant | None = None
 
-    def image_server(self) -> ServerRecord | None:
-        """What serves the root now; None where the root is no image, or is not served any more."""
+    def image_mount(self) -> MountRecord | None:
+        """How the root is mounted, served or not; None where it is no image."""
         from coldstart_fs.mounts.mount import find_mount
 
-        record = find_mount(self.outcome.root, self.replica.config.run_folder)
-        server = None if record is None else record.server()
-        return server if server is not None and server.lives() else None
+        return find_mount(self.outcome.root, self.replica.config.run_folder)
 
 
 @contextmanager

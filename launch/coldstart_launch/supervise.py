@@ -16,6 +16,7 @@ from coldstart_cli.regular import open_own
 from coldstart_launch.replica import TAKE_DOWN_SECONDS, Replica, replica_names
 
 if TYPE_CHECKING:
+    from coldstart_fs.mounts.server_records import ServerRecord
     from coldstart_launch.chain import Running
 
 _STOP_TIMEOUT_SECONDS = 60.0
@@ -48,9 +49,10 @@ def replica_ends(running: Running) -> bool:
     """
     from coldstart_snapshot.containers.network import foreign_network, inside
 
-    is_image = running.image_server() is not None
+    # by what is on record: a server that ended before we looked would pass for a root without one
+    is_image = running.image_mount() is not None
     while True:
-        server = running.image_server()
+        server = _live_server(running)
         if is_image and server is None:
             return False
         forwarders = running.publisher.pids
@@ -61,6 +63,12 @@ def replica_ends(running: Running) -> bool:
         if ended in forwarders:
             with inside(foreign_network(running.outcome.pid)):
                 running.publisher.revive(ended)
+
+
+def _live_server(running: Running) -> ServerRecord | None:
+    mount = running.image_mount()
+    server = None if mount is None else mount.server()
+    return server if server is not None and server.lives() else None
 
 
 def move_to_background(replica: Replica, log: Path) -> bool:
