@@ -15,6 +15,7 @@ import pytest
 
 from coldstart_cli.config import Config, load
 from coldstart_cli.errors import ColdstartError
+from coldstart_host.cpu import read_cpu_facts
 from coldstart_snapshot.answers.ready import wait_ready
 from coldstart_snapshot.containers.container import (
     RunningContainer,
@@ -22,6 +23,7 @@ from coldstart_snapshot.containers.container import (
     run_container,
 )
 from coldstart_snapshot.containers.new_bundle import ContainerSpec
+from coldstart_snapshot.cpu.cpuid_cap import can_mask
 from coldstart_snapshot.criu.program import find_criu
 from coldstart_snapshot.processes.ports import listening_ports
 from coldstart_snapshot.processes.tree import end_tree
@@ -99,6 +101,11 @@ http.server.ThreadingHTTPServer(('127.0.0.1', port), Handler).serve_forever()
 def require_root() -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root")
+
+
+def require_cpuid_faults() -> None:
+    if not can_mask(read_cpu_facts()):
+        pytest.skip("CPUID cannot be made to fault on this CPU")
 
 
 def require_engine() -> None:

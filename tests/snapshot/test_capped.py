@@ -18,7 +18,7 @@ from coldstart_snapshot.cpu.capped import CappedStart, check_reached
 from coldstart_snapshot.cpu.cpuid_cap import can_mask
 from conftest import wait_until
 from snapshot.cpus import GRAVITON, HASWELL
-from snapshot.servers import Lab, ask, free_port, laboratory, url
+from snapshot.servers import Lab, ask, free_port, laboratory, require_cpuid_faults, url
 
 LEVEL = "x86-64-v3"
 
@@ -55,8 +55,7 @@ def _tracer(pid: int) -> int:
 def test_a_tree_with_threads_and_children_is_proven_and_goes_on_afterwards(
     lab: Lab, capped: CappedStart
 ) -> None:
-    if not can_mask(read_cpu_facts()):
-        pytest.skip("CPUID cannot be made to fault on this CPU")
+    require_cpuid_faults()
     container = _start(lab, capped, port := free_port(), "threads", "child", "pair")
     assert _tracer(container.pid)
     request = CaptureRequest("web", container_id=container.id, ready_url=url(port), capped=capped)
@@ -75,7 +74,7 @@ def test_a_capture_that_fails_lets_the_server_go(
     container = _start(lab, capped, port := free_port())
 
     def fail(*_: object) -> None:
-        assert _tracer(container.pid)
+        assert bool(_tracer(container.pid)) == can_mask(read_cpu_facts())
         raise CannotCreateError("the disk filled up meanwhile")
 
     monkeypatch.setattr("coldstart_snapshot.capturing.dump.Dump._refuse_small_disk", fail)
@@ -103,8 +102,7 @@ def test_where_cpuid_cannot_fault_the_environment_is_looked_at_and_what_asks_pas
 
 
 def test_a_start_that_is_given_up_takes_its_server_with_it(lab: Lab, capped: CappedStart) -> None:
-    if not can_mask(read_cpu_facts()):
-        pytest.skip("CPUID cannot be made to fault on this CPU")
+    require_cpuid_faults()
     container = _start(lab, capped, free_port(), "child")
     capped.close()
     wait_until(lambda: not lab.processes_in(container.id), "the server to end")

@@ -240,13 +240,6 @@ def test_memory_in_steps_needs_a_kernel_that_tracks_it(criu: PlainCriu, tmp_path
 
 
 def test_a_process_inside_a_namespace_of_processes_is_told(criu: PlainCriu, tmp_path: Path) -> None:
-    trouble = """
-made = child('unshare', '--pid', '--fork', 'sleep', '60')
-inner = ''
-while not inner:
-    inner = open(f'/proc/{made.pid}/task/{made.pid}/children').read().strip()
-while open(f'/proc/{inner}/comm').read() != 'sleep\\n': time.sleep(0.01)
-open(f'{folder}/inner', 'w').write(inner)
-"""
+    trouble = "open(f'{folder}/inner', 'w').write(nested('--pid', '--fork'))"
     with process_with(tmp_path, trouble):
         assert _code(criu.dump(int((tmp_path / "inner").read_text()))) == "inside-container"

@@ -17,11 +17,11 @@ from coldstart_host.cpu import read_cpu_facts
 from coldstart_host.cpu_levels import reaches
 from coldstart_host.cpuid import read_cpuid
 from coldstart_snapshot.cpu.caps import capped_environment
-from coldstart_snapshot.cpu.cpuid_cap import CpuidCap, CpuidReport, can_mask
+from coldstart_snapshot.cpu.cpuid_cap import CpuidCap, CpuidReport
 from coldstart_snapshot.cpu.cpuid_mask import masked
 from coldstart_snapshot.processes.tree import is_alive
 from conftest import wait_until
-from snapshot.servers import require_root
+from snapshot.servers import require_cpuid_faults, require_root
 
 LEVEL = "x86-64-v3"
 # says what CPUID says, each time a line comes in
@@ -63,8 +63,7 @@ Start = Callable[..., Traced]
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     require_root()
-    if not can_mask(read_cpu_facts()):
-        pytest.skip("CPUID cannot be made to fault on this CPU")
+    require_cpuid_faults()
     made: list[Traced] = []
 
     def begin(program: str, environment: dict[str, str] | None = None) -> Traced:

@@ -43,14 +43,14 @@ REFUSED_BY_DUMP = {
         "libc.shmat(number, None, 0); libc.shmctl(number, 0, None)",
         "sysv-shm",
     ),
-    "nested pid namespace": ("child('unshare', '--pid', '--fork', 'sleep', '60')", "nested-namespace"),
-    "nested user namespace": ("child('unshare', '--user', 'sleep', '60')", "nested-namespace"),
-    "nested ipc namespace": ("child('unshare', '--ipc', 'sleep', '60')", "nested-namespace"),
-    "nested uts namespace": ("child('unshare', '--uts', 'sleep', '60')", "nested-namespace"),
+    "nested pid namespace": ("nested('--pid', '--fork')", "nested-namespace"),
+    "nested user namespace": ("nested('--user')", "nested-namespace"),
+    "nested ipc namespace": ("nested('--ipc')", "nested-namespace"),
+    "nested uts namespace": ("nested('--uts')", "nested-namespace"),
 }  # fmt: skip
 REFUSED_BY_RESTORE = {
-    "nested mount namespace": ("child('unshare', '--mount', 'sleep', '60')", "nested-namespace"),
-    "nested network namespace": ("child('unshare', '--net', 'sleep', '60')", "nested-namespace"),
+    "nested mount namespace": ("nested('--mount')", "nested-namespace"),
+    "nested network namespace": ("nested('--net')", "nested-namespace"),
     "deleted hard link": (
         "made = file('first', 10, delete=False); os.link(f'{folder}/first', f'{folder}/second')\n"
         "os.unlink(f'{folder}/first')",
