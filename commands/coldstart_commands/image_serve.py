@@ -12,10 +12,12 @@ from coldstart_commands.shell import DryRunOption, Shell, coldstart_command
 def command(shell: Shell, dry_run: DryRunOption = False) -> None:
     """Wait for `image mount` and fork its server in milliseconds; everything is imported already.
 
-    Mounts do not depend on it: they work without, and go on when it ends. At its start it frees what crashed
-    mounts left, and gives mounts that a former version serves a server of this one, while they are in use.
-    A service manager may pass the listening socket.
+    Mounts do not depend on it: they work without, and go on when it ends. It holds in memory (60 MB) the
+    programs and modules that mounts, launches and restores are made of, so that their own start needs no
+    disk. At its start it frees what crashed mounts left, and gives mounts that a former version serves a
+    server of this one, while they are in use. A service manager may pass the listening socket.
     """
+    from coldstart_cli.held_files import files_of_commands, hold_files
     from coldstart_fs.mounts.image_host import host_socket, passed_socket, serve_host
     from coldstart_fs.mounts.upkeep import look_after
 
@@ -41,7 +43,12 @@ def command(shell: Shell, dry_run: DryRunOption = False) -> None:
         printer.answer(f"would listen at {socket}")
         printer.document("image.serve", 1, {"socket": str(socket), "pid": None})
         return
+    server_pid = os.getpid()
+
+    def hold() -> None:
+        hold_files(files_of_commands(), server_pid)
+
     try:
-        serve_host(run_folder, passed=passed, on_ready=ready, beside=upkeep, log=printer.note)
+        serve_host(run_folder, passed=passed, on_ready=ready, beside=(upkeep, hold), log=printer.note)
     finally:
         notify("STOPPING=1")

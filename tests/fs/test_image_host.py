@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from coldstart_fs.mounts.kernel_mounts import mount_at
 from coldstart_fs.mounts.mount import MountRecord, unmount
 from coldstart_fs.mounts.server_records import servers_folder
 from coldstart_fs.stores.store_url import open_store
+from coldstart_snapshot.processes.tree import process_tree
 from conftest import wait_until
 from fs.conftest import Bucket
 from fs.mounts import CHUNK_BYTES, Lab
@@ -69,6 +70,23 @@ def is_forked_by(host: subprocess.Popen[bytes], record: MountRecord) -> bool:
     assert server is not None
     status = Path(f"/proc/{server.keeper.pid}/status").read_text()
     return f"PPid:\t{host.pid}\n" in status
+
+
+def test_the_image_server_holds_the_interpreter_in_memory_while_it_lives(lab: Lab) -> None:
+    def holders() -> list[int]:
+        """Processes of the server that have locked more than the interpreter's file."""
+        found = []
+        for member in process_tree(server.pid):
+            with suppress(OSError):
+                status = Path(f"/proc/{member.pid}/status").read_text()
+                locked_bytes = int(status.partition("VmLck:")[2].split()[0]) * 1024
+                found += [member.pid] if locked_bytes > os.path.getsize(sys.executable) else []
+        return found
+
+    with image_server(lab) as server:
+        wait_until(holders, "a process that holds the files of commands")
+        (holder,) = holders()
+    wait_until(lambda: not os.path.exists(f"/proc/{holder}"), "it has ended with the server")
 
 
 def test_a_mount_is_forked_by_the_host_and_looks_like_any_other(
@@ -242,6 +260,6 @@ def test_fifty_mounts_and_unmounts_leave_nothing(image: Lab, host: subprocess.Po
     assert not list((image.run / "mounts").iterdir())
     assert not list(servers_folder(image.run).iterdir())
     assert len(os.listdir("/proc/self/fd")) == descriptors
-    children = Path(f"/proc/{host.pid}/task/{host.pid}/children").read_text().split()
-    wait_until(lambda: not [pid for pid in children if Path(f"/proc/{pid}").exists()], "the last keeper")
+    children = Path(f"/proc/{host.pid}/task/{host.pid}/children")
+    wait_until(lambda: len(children.read_text().split()) == 1, "only who holds its files is left")
     assert len(os.listdir(f"/proc/{host.pid}/fd")) < 10

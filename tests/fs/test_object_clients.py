@@ -15,6 +15,7 @@ from coldstart_cli.errors import (
     PermissionNeededError,
     UsageError,
 )
+from coldstart_fs.stores import object_clients
 from coldstart_fs.stores.object_clients import Location
 from coldstart_fs.stores.store_url import open_store
 from coldstart_fs.tiers.attempt import Attempt
@@ -117,6 +118,24 @@ def test_an_azure_store_wants_its_account(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
     with pytest.raises(ConfigError, match="no storage account for az://container/x"):
         open_store("az://container/x")
+
+
+def test_a_host_that_trusts_no_authority_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.setenv(variable, "/nonexistent")
+    with pytest.raises(ConfigError, match="trusts no certificate authority") as caught:
+        open_store("http://127.0.0.1:1/store")
+    assert caught.value.hint is not None
+    assert "ca-certificates" in caught.value.hint
+
+
+def test_opening_a_store_makes_one_client_since_each_reads_all_certificates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = []
+    monkeypatch.setattr(object_clients, "connect", lambda *_, **patience: made.append(patience))
+    open_store("http://127.0.0.1:1/store")
+    assert len(made) == 1
 
 
 def test_azure_refusals_are_told_apart(

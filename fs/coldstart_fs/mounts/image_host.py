@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from socket import socket
@@ -73,12 +73,12 @@ def serve_host(
     *,
     passed: socket | None,
     on_ready: Callable[[], object],
-    beside: Callable[[], object],
+    beside: Sequence[Callable[[], object]],
     log: Callable[[str], None],
 ) -> None:
     """Listen until an exception unwinds, as the signal handlers of commands raise them. Keepers go on.
 
-    `beside` runs in a process of its own meanwhile, and may ask us for keepers.
+    What is to be done `beside` runs in processes of its own meanwhile, and may ask us for keepers.
     """
     # everything at once: a fork costs milliseconds, an import hundreds of them
     from coldstart_fs.mounts import keeper  # noqa: F401
@@ -90,7 +90,8 @@ def serve_host(
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a keeper that ends is collected by the kernel
     try:
         on_ready()
-        _fork_beside(beside, listener)
+        for work in beside:
+            _fork_beside(work, listener)
         while True:
             _answer(listener, log)
     finally:
