@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from roots import TIMEOUT_SECONDS, drop_caches, run
+from stand import image_server
 from table import Row
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -320,7 +321,8 @@ def snapshot_rows(server: Server, folder: Path, runs: int) -> list[Row]:
     stand = Stand(server, folder)
     stand.run_folder.mkdir(parents=True)
     try:
-        return _rows(stand, runs)
+        with image_server(stand.environment):
+            return _rows(stand, runs)
     finally:
         shutil.rmtree(stand.run_folder.parent, ignore_errors=True)
 
