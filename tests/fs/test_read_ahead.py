@@ -13,12 +13,19 @@ from pathlib import Path
 import pytest
 
 from coldstart_fs.mounts.records import MountRecord
+from coldstart_fs.traces.kept import KeptTraces
+from coldstart_fs.traces.options import TraceOptions
 from conftest import wait_until
 from fs.mounts import CHUNK_BYTES, Lab
 from fs.servers import FaultyServer
 
 MIB = 1 << 20
 CONTENT = random.Random(9).randbytes(24 * MIB + 1000)
+# page by page, since one copy of everything goes in whichever direction the C library thinks best; it looks
+# at the first page in either
+PAGES = "view[place:place + 4096] for place in range(0, len(view), 4096)"
+FORWARDS = f"b''.join({PAGES})"
+BACKWARDS = f"view[:1][:0] + b''.join([{PAGES}[::-1]][::-1])"
 
 
 @dataclass
@@ -72,10 +79,29 @@ def mapped(path: Path, expression: str) -> bytes:
     ).stdout
 
 
-def test_a_mapped_file_that_is_read_in_order_is_a_stream_too(remote: Remote) -> None:
-    assert mapped(remote.path, "view[:]") == CONTENT
+@pytest.mark.parametrize(
+    "expression", [FORWARDS, BACKWARDS, "view[:]"], ids=["forwards", "backwards", "copied"]
+)
+def test_a_mapped_file_that_is_read_in_either_direction_is_a_stream_too(
+    remote: Remote, expression: str
+) -> None:
+    assert mapped(remote.path, expression) == CONTENT
     assert sum(remote.ranges()) < len(CONTENT) * 1.05
     assert max(remote.ranges()) >= 2 * MIB
+
+
+@pytest.mark.parametrize("expression", [FORWARDS, BACKWARDS], ids=["forwards", "backwards"])
+def test_what_a_mapped_stream_was_given_ahead_is_in_the_trace(
+    lab: Lab, faulty: FaultyServer, expression: str
+) -> None:
+    digest = lab.image(large=CONTENT)
+    faulty.root = lab.store
+    state = lab.folder / "state"
+    record = lab.mount(store=faulty.url, traces=TraceOptions(state_folder=str(state), workload="start"))
+    assert mapped(record.mountpoint / "large", expression) == CONTENT
+    lab.unmount(record)
+    reads = [read for read in KeptTraces(state).load(digest, "start").reads if read.path == b"large"]
+    assert sum(read.length for read in reads) == len(CONTENT)
 
 
 def test_random_faults_fetch_no_megabytes(remote: Remote) -> None:
@@ -89,7 +115,8 @@ def test_random_faults_fetch_no_megabytes(remote: Remote) -> None:
     assert max(remote.ranges()) <= 2 * CHUNK_BYTES
 
 
-def test_the_first_page_of_a_tensor_brings_the_tensor(lab: Lab, faulty: FaultyServer) -> None:
+def weights(lab: Lab, faulty: FaultyServer) -> tuple[Remote, bytes, list[int]]:
+    """Five tensors of 4 MiB in a safetensors file, and where each of them begins and the last one ends."""
     tensors = {f"t{n}": {"data_offsets": [n * 4 * MIB, (n + 1) * 4 * MIB]} for n in range(5)}
     header = json.dumps(tensors).encode()
     content = len(header).to_bytes(8, "little") + header + CONTENT[: 20 * MIB]
@@ -97,11 +124,31 @@ def test_the_first_page_of_a_tensor_brings_the_tensor(lab: Lab, faulty: FaultySe
     faulty.root = lab.store
     remote = Remote(lab, faulty, lab.mount(store=faulty.url))
     assert mapped(remote.path, "view[:9]") == content[:9]
-    for begin, _ in (tensor["data_offsets"] for tensor in tensors.values()):
-        place = 8 + len(header) + begin
+    return remote, content, [8 + len(header) + n * 4 * MIB for n in range(6)]
+
+
+def test_the_first_page_of_a_tensor_brings_the_tensor(lab: Lab, faulty: FaultyServer) -> None:
+    remote, content, places = weights(lab, faulty)
+    for place in places[:-1]:
         assert mapped(remote.path, f"view[{place}:{place + 1}]") == content[place : place + 1]
     # the order is made behind the answer; the header was known by the second tensor at the latest
     wait_until(lambda: sum(remote.ranges()) >= 15 * MIB, "whole tensors, of which one page was asked for")
+
+
+def test_a_tensor_that_is_entered_backwards_at_its_last_page_is_brought(
+    lab: Lab, faulty: FaultyServer
+) -> None:
+    remote, content, places = weights(lab, faulty)
+    # the last one first: on the last page of each other one the next begins, and is brought for that
+    for end in places[:0:-1]:
+        last, before = end - 1, end - 1 - (68 << 10)
+        expression = f"bytes((view[{last}], view[{before}]))"
+        assert mapped(remote.path, expression) == bytes((content[last], content[before]))
+    chunks = lab.places("large")[1 : places[1] // CHUNK_BYTES]
+    wait_until(
+        lambda: all(lab.is_cached(*chunk) for chunk in chunks),
+        "the first tensor, of which two pages were read",
+    )
 
 
 def test_several_readers_of_one_file_are_several_streams(remote: Remote) -> None:

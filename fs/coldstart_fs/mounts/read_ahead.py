@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -54,22 +55,22 @@ class ReadAhead:
         if file_bytes < SMALLEST_FILE_BYTES:
             return
         is_new = self._streams.is_new(number)
-        found = self._streams.saw(number, offset, length, file_bytes, at_hand=at_hand)
+        step = self._streams.saw(number, offset, length, file_bytes, at_hand=at_hand)
         if is_new and not offset and file_bytes >= weights.SMALLEST_FILE_BYTES:
             self._orders.submit(partial(self._look_into, number, file_bytes))
-        if found is None:
+        if step is None:
             return
-        stream, used_bytes = found
+        stream, used_offset, used_bytes = step
         observer = self._reader.observer
         if used_bytes and observer is not None:  # it was read without our being asked
-            observer(number, offset - used_bytes, used_bytes)
+            observer(number, used_offset, used_bytes)
         if not stream.slow:  # the kernel's own read-ahead does as well, with one copy less
             return
         while order := self._streams.order(stream, number, _ORDERED_BYTES - self._ordered_bytes):
             with self._lock:
                 self._ordered_bytes += order.length
                 self._counters["orders"] += 1
-            self._orders.submit(partial(self._bring, order, stream, file_bytes))
+            self._orders.submit(partial(self._bring, order, stream))
 
     def stop(self) -> None:
         """Push nothing more: a server that ends must not wait for the kernel."""
@@ -80,10 +81,10 @@ class ReadAhead:
         foreseen_bytes = self._libraries.foreseen_bytes + self._folders.foreseen_bytes
         return self._counters | {"foreseen_bytes": foreseen_bytes}
 
-    def _bring(self, order: Order, stream: Stream, file_bytes: int) -> None:
+    def _bring(self, order: Order, stream: Stream) -> None:
         began, fetched_bytes = time.monotonic(), self._fetched_bytes()
         try:
-            hand = partial(self._take, order, stream, file_bytes)
+            hand = partial(self._take, order, stream)
             self._reader.prefetch(order.number, order.offset, order.length, into=hand)
             is_fast = order.length >= _FAST_BYTES_A_SECOND * (time.monotonic() - began)
             if is_fast and self._fetched_bytes() == fetched_bytes:
@@ -110,24 +111,24 @@ class ReadAhead:
     def _fetched_bytes(self) -> int:
         return int(self._reader.counters()["prefetched_bytes"])
 
-    def _take(self, order: Order, stream: Stream, file_bytes: int, offset: int, data: Content) -> None:
+    def _take(self, order: Order, stream: Stream, offset: int, data: Content) -> None:
         """In a thread of the reader, which must not wait for the kernel."""
         with self._lock:
             if self._waiting_bytes + len(data) > _PUSHED_BYTES:
                 self._counters["dropped_bytes"] += len(data)
                 return
             self._waiting_bytes += len(data)
-        self._pushes.submit(partial(self._push, order, stream, file_bytes, offset, data))
+        self._pushes.submit(partial(self._push, order, stream, offset, data))
 
-    def _push(self, order: Order, stream: Stream, file_bytes: int, offset: int, data: Content) -> None:
+    def _push(self, order: Order, stream: Stream, offset: int, data: Content) -> None:
         view = memoryview(data)
         try:
             if self._stopped:
                 return
-            if stream.next >= offset + len(view):
+            if stream.is_beyond(offset, len(view)):
                 self._counters["overtaken_bytes"] += len(view)
                 return
-            for begin, end in _without_marks(offset, offset + len(view), order.mark, file_bytes):
+            for begin, end in _without_marks(offset, offset + len(view), order.marks):
                 if self._session.store(order.number + 1, begin, view[begin - offset : end - offset]):
                     self._counters["pushed_bytes"] += end - begin
         finally:
@@ -135,10 +136,12 @@ class ReadAhead:
                 self._waiting_bytes -= len(view)
 
 
-def _without_marks(begin: int, end: int, mark: int, file_bytes: int) -> list[tuple[int, int]]:
-    """A range less the pages that the reader is to ask for: the mark's, and the last one of the file."""
-    pieces = [(begin, min(end, (file_bytes - 1) // PAGE_BYTES * PAGE_BYTES))]
-    page = mark // PAGE_BYTES * PAGE_BYTES
-    if begin <= page < pieces[0][1]:
-        pieces = [(begin, page), (page + PAGE_BYTES, pieces[0][1])]
+def _without_marks(begin: int, end: int, marks: Iterable[int]) -> list[tuple[int, int]]:
+    """A range less the pages that the reader is to ask for."""
+    pieces = []
+    for page in sorted(mark // PAGE_BYTES * PAGE_BYTES for mark in marks):
+        if begin <= page < end:
+            pieces.append((begin, page))
+            begin = page + PAGE_BYTES
+    pieces.append((begin, end))
     return [(start, stop) for start, stop in pieces if start < stop]
