@@ -8,48 +8,43 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import pkgutil
 import select
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from importlib.util import find_spec
+from contextlib import redirect_stdout, suppress
+from importlib import import_module
 from pathlib import Path
 
-from coldstart_cli.errors import UnavailableError
-from coldstart_cli.process import find_program
+from coldstart_cli.errors import ColdstartError
+from coldstart_cli.process import find_program, run
 
 _PACKAGES = (
     *("coldstart_cli", "coldstart_commands", "coldstart_fs", "coldstart_health", "coldstart_host"),
     *("coldstart_launch", "coldstart_snapshot"),
 )
-_PROGRAMS = ("runc", "criu")
+# what the components import when they need it
+_LATE = ("concurrent.futures.thread", "logging", "obstore.store", "psutil", "pynvml")
+# those of a restore; criu runs the rest of them
+_PROGRAMS = ("runc", "criu", "iptables", "ip6tables", "sh")
+_DEADLINE_SECONDS = 60.0
+_NICE = 19
 _MCL_CURRENT, _MCL_ONFAULT = 1, 4
 _LARGEST_FILE_BYTES = 64 << 20
 
 
 def files_of_commands() -> Iterator[Path]:
-    """What mounting, launching and restoring read themselves: programs, and the code of all components."""
-    for package in _PACKAGES:
-        # looking is enough: nothing of it is imported here
-        spec = find_spec(package)
-        for folder in spec.submodule_search_locations or () if spec is not None else ():
-            yield from Path(folder).rglob(f"__pycache__/*.{sys.implementation.cache_tag}.pyc")
-    for program in _PROGRAMS:
-        with suppress(UnavailableError):
-            yield Path(find_program(program))
-    yield from _files_of_this_process()
-
-
-def _files_of_this_process() -> Iterator[Path]:
-    """What it has imported, and what it has mapped: the interpreter and its libraries."""
-    for module in list(sys.modules.values()):
-        for attribute in ("__file__", "__cached__"):
-            if isinstance(path := getattr(module, attribute, None), str):
-                yield Path(path)
-    for line in Path("/proc/self/maps").read_text("utf-8", "replace").splitlines():
-        parts = line.split(maxsplit=5)
-        if len(parts) == 6 and parts[5].startswith("/"):
-            yield Path(parts[5])
+    """What mounting, launching and restoring read themselves: programs, libraries, code of all components."""
+    # in a process of its own: whoever holds the files needs none of the code
+    listing = [sys.executable, "-P", "-m", __name__]
+    with suppress(ColdstartError):
+        yield from _paths(run(listing, deadline_seconds=_DEADLINE_SECONDS).text)
+    for name in _PROGRAMS:
+        with suppress(ColdstartError):
+            program = find_program(name)
+            yield Path(program)
+            needed = run([find_program("ldd"), program], deadline_seconds=_DEADLINE_SECONDS, check=False)
+            yield from _paths("\n".join(word for word in needed.text.split() if word.startswith("/")))
 
 
 def hold_files(paths: Iterable[Path], pid: int) -> None:
@@ -75,6 +70,10 @@ def hold_files(paths: Iterable[Path], pid: int) -> None:
         os.close(process)
 
 
+def _paths(lines: str) -> Iterator[Path]:
+    return (Path(line) for line in lines.splitlines() if line)
+
+
 def _mapped(path: Path) -> mmap.mmap:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -85,3 +84,34 @@ def _mapped(path: Path) -> mmap.mmap:
     for place in range(0, len(view), mmap.PAGESIZE):
         view[place]
     return view
+
+
+def _imported_files() -> Iterator[str]:
+    """What this process has imported, and what it has mapped: the interpreter and its libraries."""
+    for module in list(sys.modules.values()):
+        for attribute in ("__file__", "__cached__"):
+            if isinstance(path := getattr(module, attribute, None), str):
+                yield path
+    for line in Path("/proc/self/maps").read_text("utf-8", "replace").splitlines():
+        parts = line.split(maxsplit=5)
+        if len(parts) == 6 and parts[5].startswith("/"):
+            yield parts[5]
+
+
+def _import_everything() -> None:
+    for name in _LATE:
+        with suppress(Exception):
+            import_module(name)
+    for package in _PACKAGES:
+        with suppress(ImportError):
+            for module in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
+                if not module.name.endswith(".__main__"):  # that would run it
+                    with suppress(Exception):  # an extra that is not installed
+                        import_module(module.name)
+
+
+if __name__ == "__main__":
+    os.nice(_NICE)
+    with redirect_stdout(sys.stderr):  # whatever a module says
+        _import_everything()
+    sys.stdout.writelines(f"{path}\n" for path in _imported_files())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,10 +53,14 @@ def test_files_stay_in_memory_until_the_process_has_ended_that_they_are_held_for
     assert _resident(path) == 0
 
 
-def test_the_code_of_components_that_are_not_imported_is_among_the_files_of_commands() -> None:
+def test_programs_their_libraries_and_the_code_of_components_are_the_files_of_commands() -> None:
     cached = Path(coldstart_launch.__path__[0]) / "__pycache__" / f"chain.{sys.implementation.cache_tag}.pyc"
     if not cached.exists():
         pytest.skip("there is no byte code: Python was told to write none")
     found = set(files_of_commands())
     assert cached in found
-    assert any(path.name.startswith("libc.so") or path.name.startswith("ld-") for path in found)
+    names = {path.name.partition(".")[0] for path in found}
+    assert {"libc", "_ctypes", "sh"} <= names
+    if shutil.which("criu", path=os.environ["PATH"] + ":/usr/local/sbin:/usr/sbin"):
+        assert {"criu", "libnl-3"} <= names
+    assert all(path.is_absolute() for path in found)

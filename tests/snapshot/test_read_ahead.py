@@ -44,6 +44,11 @@ def test_the_page_cache_is_asked_what_it_has(descriptor: int) -> None:
     assert sum(length for _, length in chunks(descriptor, 5 * _MIB)) == 48 * _MIB
 
 
+def test_a_range_larger_than_the_read_ahead_of_the_device_is_fetched_whole(descriptor: int) -> None:
+    fetch(descriptor, 0, 24 * _MIB)
+    assert resident_bytes(descriptor, 0, 24 * _MIB) == 24 * _MIB
+
+
 def test_a_kernel_without_cachestat_is_asked_by_mincore(
     descriptor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
