@@ -1,6 +1,6 @@
 """A process that answers CPUID for a container that starts, as a CPU of one level would.
 
-Linux makes CPUID fault where the CPU can (`cpuid_fault` in /proc/cpuinfo; KVM offers it to every guest).
+Linux makes CPUID fault where the CPU can (`cpuid_fault` in /proc/cpuinfo; not on AMD with Linux 6.18).
 The fault is switched on at each exec, before the program's first instruction, and inherited by what it
 starts. The tracer runs as a program of its own: ptrace belongs to one thread, and waits for all children.
 It says `{"traced": true}`. On the line `hold` it stops everything, undoes the fault, and says what it has
