@@ -153,7 +153,7 @@ def test_who_is_just_ending_is_waited_for(folder: Path, start: Start) -> None:
 
     watch.processes = ending  # type: ignore[method-assign]
     assert watch.end() == []
-    assert asked > 3
+    assert asked >= 3
     assert process.wait(60) != -9
 
 
