@@ -123,8 +123,9 @@ def test_an_azure_store_wants_its_account(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_host_that_trusts_no_authority_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
         monkeypatch.setenv(variable, "/nonexistent")
+    open_store("http://127.0.0.1:1/store")  # which needs none
     with pytest.raises(ConfigError, match="trusts no certificate authority") as caught:
-        open_store("http://127.0.0.1:1/store")
+        open_store("https://127.0.0.1:1/store")
     assert caught.value.hint is not None
     assert "ca-certificates" in caught.value.hint
 
