@@ -33,6 +33,11 @@ class Stand:
     workload: str
     """What Python runs in the container: the start that is measured."""
 
+    @property
+    def run_folder(self) -> Path:
+        """In memory, as /run is on hosts."""
+        return Path("/dev/shm") / f"coldstart-{self.folder.parent.name}-{self.folder.name}"
+
     def environment(self, name: str) -> dict[str, str]:
         """A cache and a state that nothing was in before; the host's server is one for all."""
         place = self.folder / name
@@ -40,7 +45,7 @@ class Stand:
         return kept | {
             "COLDSTART_STATE_DIR": str(place / "state"),
             "COLDSTART_CACHE_DIR": str(place / "cache"),
-            "COLDSTART_RUN_DIR": str(self.folder / "run"),
+            "COLDSTART_RUN_DIR": str(self.run_folder),
             "CONFIGURATION_DIRECTORY": str(place / "etc"),
         }
 
@@ -66,6 +71,7 @@ def stand(layout: Path, folder: Path, kind: LinkKind | None, workload: str) -> I
             addresses = [stack.enter_context(link(address, kind)) for address in addresses]
         native = folder / "native" / "rootfs"
         made = Stand(folder, native, f"http://{addresses[0]}", addresses[1], web.access_log, workload)
+        stack.callback(shutil.rmtree, made.run_folder, ignore_errors=True)
         stack.enter_context(image_server(made.environment("server")))
         yield made
 

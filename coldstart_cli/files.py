@@ -58,8 +58,11 @@ def make_private(path: Path) -> Path:
 
 
 @contextmanager
-def atomic_writer(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
-    """Yield a file that becomes `path` only when the block ends without an exception."""
+def atomic_writer(path: Path, *, mode: int = 0o644, durable: bool = True) -> Iterator[IO[bytes]]:
+    """Yield a file that becomes `path` only when the block ends without an exception.
+
+    One that is not `durable` may have lost its content after a power failure: its readers can tell.
+    """
     make_directory(path.parent)
     try:
         # only the beginning of the name: a name may already be as long as the file system takes
@@ -76,7 +79,8 @@ def atomic_writer(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
             yield stream
             stream.flush()
             os.fchmod(stream.fileno(), mode)
-            os.fsync(stream.fileno())
+            if durable:
+                os.fsync(stream.fileno())
         os.replace(temporary, path)
     except OSError as error:
         with suppress(FileNotFoundError):
@@ -86,12 +90,13 @@ def atomic_writer(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
-    fsync_directory(path.parent)
+    if durable:
+        fsync_directory(path.parent)
 
 
-def atomic_write(path: Path, content: bytes | bytearray, *, mode: int = 0o644) -> None:
+def atomic_write(path: Path, content: bytes | bytearray, *, mode: int = 0o644, durable: bool = True) -> None:
     """Replace `path` with `content` whole: temp file, fsync, rename, fsync of the folder."""
-    with atomic_writer(path, mode=mode) as stream:
+    with atomic_writer(path, mode=mode, durable=durable) as stream:
         stream.write(content)
 
 

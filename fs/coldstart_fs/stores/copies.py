@@ -182,7 +182,8 @@ def _keep(copy: Path, content: bytes | bytearray) -> bool:
     """Whether the cache has it now; one that cannot take it is no failure."""
     try:
         _prepare(copy)
-        atomic_write(copy, content, mode=0o600)
+        # a mount waits for it, and its digest is looked at before it is used
+        atomic_write(copy, content, mode=0o600, durable=False)
     except (IoFailure, CannotCreateError, PermissionNeededError):
         return False
     return True
