@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import signal
@@ -14,6 +15,8 @@ _YOUNG_OBJECTS = 50_000
 def main() -> None:
     """Run the command line; an interruption before it has handlers of its own has nothing to clean up."""
     gc.set_threshold(_YOUNG_OBJECTS)
+    # nor does it look through them at the end of the interpreter, for 18 ms
+    atexit.register(gc.freeze)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     from coldstart_cli import app
