@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout, suppress
 from importlib import import_module
 from pathlib import Path
+from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 
 from coldstart_cli.errors import ColdstartError
 from coldstart_cli.process import find_program, run
@@ -35,16 +36,16 @@ _LARGEST_FILE_BYTES = 64 << 20
 
 def files_of_commands() -> Iterator[Path]:
     """What mounting, launching and restoring read themselves: programs, libraries, code of all components."""
-    # in a process of its own: whoever holds the files needs none of the code
-    listing = [sys.executable, "-P", "-m", __name__]
-    with suppress(ColdstartError):
-        yield from _paths(run(listing, deadline_seconds=_DEADLINE_SECONDS).text)
     for name in _PROGRAMS:
         with suppress(ColdstartError):
             program = find_program(name)
             yield Path(program)
             needed = run([find_program("ldd"), program], deadline_seconds=_DEADLINE_SECONDS, check=False)
             yield from _paths("\n".join(word for word in needed.text.split() if word.startswith("/")))
+    # in a process of its own: whoever holds the files needs none of the code
+    listing = [sys.executable, "-P", "-m", __name__]
+    with suppress(ColdstartError):
+        yield from _paths(run(listing, deadline_seconds=_DEADLINE_SECONDS).text)
 
 
 def hold_files(paths: Iterable[Path], pid: int) -> None:
@@ -58,7 +59,9 @@ def hold_files(paths: Iterable[Path], pid: int) -> None:
         return
     try:
         held = []
-        for path in {Path(os.path.realpath(path)) for path in paths}:
+        _allow_many_descriptors()
+        # in their order: where there is no room for all, the first ones are worth the most
+        for path in dict.fromkeys(Path(os.path.realpath(path)) for path in paths):
             with suppress(OSError, ValueError):  # as an empty one is
                 held.append(_mapped(path))
         ctypes.CDLL(None).mlockall(_MCL_CURRENT | _MCL_ONFAULT)
@@ -68,6 +71,13 @@ def hold_files(paths: Iterable[Path], pid: int) -> None:
         del held
     finally:
         os.close(process)
+
+
+def _allow_many_descriptors() -> None:
+    """Each mapping keeps a descriptor, and services begin with room for 1,024."""
+    _, most = getrlimit(RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        setrlimit(RLIMIT_NOFILE, (most, most))
 
 
 def _paths(lines: str) -> Iterator[Path]:

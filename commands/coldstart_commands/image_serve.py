@@ -12,7 +12,7 @@ from coldstart_commands.shell import DryRunOption, Shell, coldstart_command
 def command(shell: Shell, dry_run: DryRunOption = False) -> None:
     """Wait for `image mount` and fork its server in milliseconds; everything is imported already.
 
-    Mounts do not depend on it: they work without, and go on when it ends. It holds in memory (90 MB) the
+    Mounts do not depend on it: they work without, and go on when it ends. It holds in memory (120 MB) the
     programs and modules that mounts, launches and restores are made of, so that their own start needs no
     disk. At its start it frees what crashed mounts left, and gives mounts that a former version serves a
     server of this one, while they are in use. A service manager may pass the listening socket.

@@ -17,7 +17,9 @@ from conftest import wait_until
 
 _SIZE_BYTES = 1 << 20
 _HOLD = """
-import sys; from pathlib import Path; from coldstart_cli.held_files import hold_files
+import sys, resource; from pathlib import Path; from coldstart_cli.held_files import hold_files
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (16, most))
 hold_files([Path(name) for name in sys.argv[2:]], int(sys.argv[1]))
 """
 
@@ -41,6 +43,9 @@ def test_files_stay_in_memory_until_the_process_has_ended_that_they_are_held_for
     os.mkfifo(tmp_path / "pipe")
     link.symlink_to(path)
     odd = [tmp_path / name for name in ("empty", "pipe", "missing", ".")]
+    for number in range(40):  # more than the descriptors that it begins with
+        odd.append(tmp_path / f"small-{number}")
+        odd[-1].write_text("small")
     with subprocess.Popen(["/bin/sleep", "600"]) as server:
         try:
             command = [sys.executable, "-c", _HOLD, str(server.pid), *map(str, [*odd, link])]

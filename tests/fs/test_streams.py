@@ -142,8 +142,8 @@ def test_the_mark_is_in_the_middle_so_that_the_next_step_is_under_way_in_time() 
 
 def test_who_comes_to_the_end_of_the_way_asks_for_a_page() -> None:
     assert Reader(Streams()).follow()[-1].marks[1] == FILE - 1
-    # backwards the first pages were read before all others
-    assert Reader(Streams()).follow_backwards()[-1].marks[1] == STEP
+    # backwards the first pages were most often read before all others
+    assert Reader(Streams()).follow_backwards()[-1].marks[1:] == (STEP, 0)
 
 
 @pytest.mark.parametrize("follow", [Reader.follow, Reader.follow_backwards])

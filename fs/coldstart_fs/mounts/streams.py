@@ -38,7 +38,7 @@ class Order(NamedTuple):
     number: int
     offset: int
     length: int
-    marks: tuple[int, int]
+    marks: tuple[int, ...]
 
 
 class Step(NamedTuple):
@@ -205,8 +205,9 @@ class Streams:
         stream.ahead = begin + length
         offset = _turned(begin, length, stream.turn)
         file.mark(offset, length, _ON_ITS_WAY)
-        last_mark = _FIRST_FAULT_BYTES if stream.turn else file.size_bytes - 1
-        return Order(number, offset, length, (offset + length // 2, last_mark))
+        # backwards the first page is most often there before; else it is where the way ends
+        last_marks = (_FIRST_FAULT_BYTES, 0) if stream.turn else (file.size_bytes - 1,)
+        return Order(number, offset, length, (offset + length // 2, *last_marks))
 
     def is_new(self, number: int) -> bool:
         """Whether nothing of the file was seen yet."""

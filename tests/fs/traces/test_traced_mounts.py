@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from coldstart_fs.traces.options import TraceOptions
 from coldstart_fs.traces.published import publish_trace, published_trace
 from conftest import wait_until
 from fs.mounts import Lab
+from fs.servers import FaultyServer
 
 LARGE = 3 << 20
 
@@ -99,6 +102,21 @@ def test_a_mount_records_what_is_read_and_looked_up(lab: Lab, image: bytes) -> N
         (b"link", Kind.LINK),
     } <= looked_up
     assert (trace.runs, trace.partial_runs) == (1, 0)
+
+
+def test_all_of_a_file_that_is_read_backwards_is_recorded(lab: Lab, faulty: FaultyServer) -> None:
+    content = random.Random(3).randbytes(24 << 20)
+    image = lab.image(large=content)
+    faulty.root = lab.store
+    record = lab.mount(store=faulty.url, traces=options(lab))
+    step = 128 << 10
+    with (record.mountpoint / "large").open("rb", buffering=0) as stream:
+        for offset in range(len(content) - step, -1, -step):
+            assert os.pread(stream.fileno(), step, offset) == content[offset : offset + step]
+    lab.unmount(record)
+    spans = sorted((read.offset, read.offset + read.length) for read in kept(lab, image).reads)
+    assert (spans[0][0], max(end for _, end in spans)) == (0, len(content))
+    assert all(begin <= end for (_, end), (begin, _) in pairwise(spans))
 
 
 def test_after_a_replay_no_read_of_a_traced_range_reaches_the_server(lab: Lab, image: bytes) -> None:
