@@ -108,7 +108,7 @@ def keep(
     answer: Callable[[Shell, Running], None] | None = None,
 ) -> None:
     """Say how it came up, and stay until it ends, here or, detached, in a supervisor of its own."""
-    from coldstart_launch.replica import last_words
+    from coldstart_launch.replica import last_words, note_end
     from coldstart_launch.supervise import move_to_background, replica_ends
 
     outcome = running.outcome
@@ -124,10 +124,12 @@ def keep(
     finally:
         notify("STOPPING=1")
     if not ended:
-        raise ColdstartError(
+        error = ColdstartError(
             f"image server of replica {outcome.name} ended: its files cannot be read any more",
             hint="launch it again",
         )
+        note_end(outcome.log, error.message)
+        raise error
     raise ColdstartError(f"replica ended: {outcome.name}", hint=last_words(outcome.log))
 
 

@@ -15,6 +15,7 @@ from coldstart_cli.config import Config
 from coldstart_cli.errors import BusyError, ColdstartError, DataError, NotFoundError
 from coldstart_cli.files import atomic_write, exclusive_lock, make_directory, remove_tree
 from coldstart_cli.process import last_lines, start_ticks
+from coldstart_cli.regular import open_own
 
 _RECORD_SCHEMA = "coldstart.replica"
 # for whoever takes down what a killed launch left, criu's last moments included
@@ -202,6 +203,14 @@ def last_words(log: Path) -> str:
     except OSError:
         words = ""
     return f"its last words: {words}" if words else "it said nothing"
+
+
+def note_end(log: Path, reason: str) -> None:
+    """Leave in a server's log why it was ended: a supervisor in the background is heard by nobody."""
+    with suppress(OSError):
+        descriptor = open_own(log, os.O_WRONLY | os.O_APPEND)
+        with os.fdopen(descriptor, "a", encoding="utf-8") as stream:
+            stream.write(f"coldstart: {reason}\n")
 
 
 def replica_names(config: Config) -> list[str]:

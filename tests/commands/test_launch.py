@@ -380,6 +380,15 @@ def test_a_replica_whose_image_server_died_is_ended_with_that_reason(replica: Re
     assert nothing_is_left(replica)
 
 
+def test_a_replica_in_the_background_leaves_in_its_log_why_it_was_ended(replica: Replica) -> None:
+    launched = replica.launch("--detach", "--json")
+    assert launched.status == 0, launched.stderr
+    for pid in image_servers(replica):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: nothing_is_left(replica), "the supervisor to take everything down")
+    assert "image server of replica" in Path(json.loads(launched.stdout)["log"]).read_text()
+
+
 def test_a_replica_survives_the_death_of_its_image_server(replica: Replica) -> None:
     process = replica.foreground("launch", replica.spec)
     keeper, server = image_servers(replica)
