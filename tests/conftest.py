@@ -138,6 +138,18 @@ def coldstart(tmp_path: Path, isolated_environment: None) -> Coldstart:
 _NOT_YET = (LookupError, OSError, ValueError)
 
 
+def umount(point: Path | str) -> None:
+    """Unmount what tests mounted; threads of a call that was given up may hold files of it for a moment."""
+
+    def unmounted() -> bool:
+        done = subprocess.run(["umount", point], check=False, capture_output=True, timeout=60)
+        if done.returncode and b"busy" not in done.stderr:
+            pytest.fail(done.stderr.decode())
+        return done.returncode == 0
+
+    wait_until(unmounted, f"nobody uses {point}")
+
+
 def wait_until(condition: Callable[[], object], what: str, timeout_seconds: float = 60) -> None:
     """Bounded waiting: poll until `condition` holds or fail with what was waited for."""
     deadline = time.monotonic() + timeout_seconds

@@ -25,7 +25,7 @@ from coldstart_fs.mounts.server_end import end_server
 from coldstart_fs.mounts.server_records import log_path, read_counters, read_server, server_folders
 from coldstart_fs.stores.images import open_image
 from coldstart_fs.stores.store_url import open_store
-from conftest import wait_until
+from conftest import umount, wait_until
 
 CHUNK_BYTES = 131072
 
@@ -197,4 +197,4 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        subprocess.run(["umount", folder], check=True, timeout=60)
+        umount(folder)

@@ -22,7 +22,7 @@ from coldstart_fs.stores.folder_store import FolderStore
 from coldstart_fs.stores.references import resolve_image
 from coldstart_fs.stores.store import Store
 from coldstart_fs.stores.store_url import open_store
-from conftest import wait_until
+from conftest import umount, wait_until
 from image_builder import image_facts
 
 
@@ -321,7 +321,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(root: Path, tmp_path: Path, sto
         assert small.list("") == ["coldstart-store.json"]
         assert not list((mount_point / "store").glob(".writing-*"))
     finally:
-        subprocess.run(["umount", mount_point], check=True, timeout=60)
+        umount(mount_point)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from coldstart_fs.mounts.mount import MountRecord
-from conftest import wait_until
+from conftest import umount, wait_until
 from fs.mounts import CHUNK_BYTES, Lab, laboratory
 from image_builder import folder_facts
 
@@ -383,7 +383,7 @@ def test_a_container_in_a_user_namespace_gets_the_image_with_its_own_owners(
             assert (status.st_uid, status.st_gid) == (101000, 101001)
             assert (point / "first").read_bytes() == (mounted.mountpoint / "first").read_bytes()
         finally:
-            subprocess.run(["umount", point], check=True, timeout=60)
+            umount(point)
     finally:
         holder.kill()
         holder.wait(60)

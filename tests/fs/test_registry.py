@@ -33,7 +33,7 @@ from coldstart_fs.indexing.sources import pull, skopeo
 from coldstart_fs.indexing.sources.reference import parse_registry_reference
 from coldstart_fs.stores.store import Store
 from coldstart_fs.stores.store_url import open_store
-from conftest import Coldstart, wait_until
+from conftest import Coldstart, umount, wait_until
 from fs.registry import (
     PASSWORD,
     Faults,
@@ -403,7 +403,7 @@ def test_a_full_disk_while_pulling_is_named(
             index(registry.url(name), store)
         assert nothing_is_left(store)
     finally:
-        subprocess.run(["umount", small], check=True, timeout=60)
+        umount(small)
 
 
 REFUSED = PermissionNeededError

@@ -21,7 +21,7 @@ from coldstart_snapshot.capturing.journal import read_record
 from coldstart_snapshot.containers.runc import Runc
 from coldstart_snapshot.kept.inventory import list_variants
 from coldstart_snapshot.processes.tree import is_alive
-from conftest import wait_until
+from conftest import umount, wait_until
 from snapshot.servers import Lab, ask, free_port, laboratory, url
 
 PROGRAM = Path(__file__).with_name("killed_capture.py")
@@ -178,7 +178,7 @@ def test_a_disk_that_fills_up_in_the_dump_leaves_the_server_serving(
         monkeypatch.delenv("COLDSTART_PROGRAMS_CRIU")
         assert create_snapshot(CaptureRequest("web", container_id=container.id), load()).published
     finally:
-        subprocess.run(["umount", str(disk)], check=True, timeout=60)
+        umount(disk)
     assert ask(port) == "1"
 
 

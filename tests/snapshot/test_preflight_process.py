@@ -23,7 +23,7 @@ from coldstart_snapshot.preflight.check import check_target
 from coldstart_snapshot.preflight.devices import check_device
 from coldstart_snapshot.preflight.scene import look
 from coldstart_snapshot.processes.tree import is_alive
-from conftest import wait_until
+from conftest import umount, wait_until
 from snapshot.servers import has_capability, require_engine
 from snapshot.troubles import checked_process, dump, follower_with, process_with, restored
 
@@ -319,7 +319,7 @@ def test_a_small_disk_is_refused_before_anything_is_touched(
                 create_snapshot(CaptureRequest("web", pid=pid), load())
         assert list(state.iterdir()) == []
     finally:
-        subprocess.run(["umount", state], check=True, timeout=60)
+        umount(state)
 
 
 def test_a_state_folder_in_memory_needs_that_memory(

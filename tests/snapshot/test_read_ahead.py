@@ -39,14 +39,15 @@ def descriptor(tmp_path: Path) -> Iterator[int]:
 def test_the_page_cache_is_asked_what_it_has(descriptor: int) -> None:
     assert list(data_ranges(descriptor)) == [(0, 24 * _MIB), (40 * _MIB, 64 * _MIB)]
     fetch(descriptor, 0, 8 * _MIB)
-    assert resident_bytes(descriptor, 0, 8 * _MIB) == 8 * _MIB
-    assert 8 * _MIB <= resident_bytes(descriptor) < 24 * _MIB
+    assert 7 * _MIB < resident_bytes(descriptor, 0, 8 * _MIB) <= 8 * _MIB
+    assert 7 * _MIB < resident_bytes(descriptor) < 24 * _MIB
     assert sum(length for _, length in chunks(descriptor, 5 * _MIB)) == 48 * _MIB
 
 
 def test_a_range_larger_than_the_read_ahead_of_the_device_is_fetched_whole(descriptor: int) -> None:
     fetch(descriptor, 0, 24 * _MIB)
-    assert resident_bytes(descriptor, 0, 24 * _MIB) == 24 * _MIB
+    # less what a kernel that reclaims idle pages by itself, as DAMON does, may have taken
+    assert resident_bytes(descriptor, 0, 24 * _MIB) > 20 * _MIB
 
 
 def test_a_kernel_without_cachestat_is_asked_by_mincore(
@@ -54,7 +55,7 @@ def test_a_kernel_without_cachestat_is_asked_by_mincore(
 ) -> None:
     fetch(descriptor, 0, 8 * _MIB)
     monkeypatch.setattr("coldstart_snapshot.restoring.page_cache._CACHESTAT", 100_000)
-    assert resident_bytes(descriptor, 0, 8 * _MIB) == 8 * _MIB
+    assert 7 * _MIB < resident_bytes(descriptor, 0, 8 * _MIB) <= 8 * _MIB
     assert resident_bytes(descriptor, 41 * _MIB, _MIB) == 0
 
 

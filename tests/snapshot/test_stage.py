@@ -19,6 +19,7 @@ from coldstart_snapshot.restoring import stage
 from coldstart_snapshot.restoring.page_cache import cold_bytes
 from coldstart_snapshot.restoring.restore import RestorePlan, plan_restore
 from coldstart_snapshot.restoring.stage import stage_snapshot
+from conftest import umount
 from snapshot.made import make_variant
 from snapshot.servers import require_engine
 
@@ -48,7 +49,7 @@ def memory(tmp_path: Path) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "tmpfs", str(point)], check=True, timeout=20
     )
     yield point
-    subprocess.run(["umount", str(point)], check=True, timeout=60)
+    umount(point)
 
 
 def _planned(config: Config) -> RestorePlan:
