@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from contextlib import suppress
@@ -72,7 +73,7 @@ def test_people_read_one_line_per_gpu_with_evidence_and_action(
     environment = driver.environment | dcgmi.prints(shared_data(ISOLATED), status=205)
     result = deep(coldstart, environment)
     assert result.status == 3
-    assert "GPU 1    drain    faulty_memory  have NVIDIA's field diagnostic" in result.stdout
+    assert re.search("GPU 1 +drain +faulty_memory +have NVIDIA's field diagnostic", result.stdout)
     assert "faulty_memory: memory: Found 2 faulty memory elements on GPU 1" in result.stdout
     assert "coldstart: error: nothing may be placed on this host: drain: faulty_memory" in result.stderr
 
@@ -81,7 +82,9 @@ def test_persistence_off_alone_warns_although_dcgmi_ends_with_226(coldstart: Col
     output = shared_data("health/dcgmi-real/v4.2.3-r1-gb10-persistence-off.json")
     result = deep(coldstart, dcgmi.prints(output, status=226) | {"LD_LIBRARY_PATH": ""}, "--level", "1")
     assert result.status == 0, result.stderr
-    assert "coldstart: warning: degraded, and may serve: degraded: persistence_off" in result.stderr
+    # a machine whose clock nobody sets is degraded, too
+    assert "coldstart: warning: degraded, and may serve: degraded: " in result.stderr
+    assert "persistence_off" in result.stdout
 
 
 def test_a_run_in_which_everything_was_skipped_is_unknown_although_dcgmi_ends_with_0(
@@ -99,7 +102,7 @@ def test_the_real_pass_of_a_t4_is_ok(coldstart: Coldstart, driver: GpuDriver, dc
     result = deep(coldstart, driver.environment | dcgmi.prints(output), "--json")
     assert result.status == 0, result.stderr
     content = document(result)
-    assert content["verdict"] == "ok"
+    assert ([gpu["verdict"] for gpu in content["gpus"]], reasons(content)) == (["ok"], [])
     assert [check["name"] for check in content["checks"]] == ["nvml", "dcgm", "kernel_log"]
 
 

@@ -60,7 +60,8 @@ def chunks(content: bytes) -> list[bytes]:
     return [chunk_digest(content[start : start + CHUNK]) for start in range(0, len(content), CHUNK)]
 
 
-CONTENTS = {name: os.urandom(size) for name, size in {"a/x": 9000, "a/y": 100, "b": 5000, "c/d/e": 1}.items()}
+CONTENTS = {name: os.urandom(size) for name, size in {"a/x": 9000, "a/y": 100, "b": 5000}.items()}
+CONTENTS["c/d/e"] = b"e"  # not by chance a zero: that would be a hole, and in no pack
 
 
 def layout(folder: Path, names: Sequence[str], *, layers: int = 1, compression: str = "gzip") -> Path:

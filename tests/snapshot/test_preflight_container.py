@@ -44,7 +44,7 @@ def _start(lab: Lab, trouble: str, **changes: object) -> str:
     (overlay.root / "srv").mkdir(exist_ok=True)
     spec = lab.spec(name, overlay, 0, **changes)
     code = f"{trouble}\nimport time\nprint('made', flush=True)\nwhile True: time.sleep(0.05)"
-    container = lab.run(replace(spec, arguments=(PYTHON, "-c", code)))
+    container = lab.run(replace(spec, arguments=(PYTHON, "-W", "ignore", "-c", code)))
     wait_until(lambda: spec.log.read_text() != "", "the process made its trouble")
     assert spec.log.read_text() == "made\n"
     return container.id

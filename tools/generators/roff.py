@@ -38,8 +38,11 @@ def italic(text: str) -> str:
 
 
 def heading(title: str, section: int, subject: str) -> str:
-    """No date and no version: the page changes when a command does, and only then."""
-    return f'.TH "{escape(title.upper())}" "{section}" "" "coldstart" "{subject}"\n.nh\n.ad l'
+    """No date and no version: the page changes when a command does, and only then.
+
+    The macros of groff 1.23 take the adjustment of each paragraph from a string.
+    """
+    return f'.TH "{escape(title.upper())}" "{section}" "" "coldstart" "{subject}"\n.nh\n.ds AD l\n.ad l'
 
 
 def section(title: str, *blocks: str) -> str:

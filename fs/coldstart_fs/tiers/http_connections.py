@@ -91,6 +91,8 @@ class Connections:
         with self._lock:
             if self._tls is None:
                 self._tls = ssl.create_default_context()
+                # CPython 3.13 wants what many private authorities leave out; the client of stores does not
+                self._tls.verify_flags &= ~ssl.VERIFY_X509_STRICT
             return self._tls
 
     def keep(self, connection: Connection) -> None:
