@@ -11,10 +11,9 @@ import tarfile
 import time
 from pathlib import Path
 
+from installed import CHECKOUT, COLDSTART
 from table import Row
 
-CHECKOUT = Path(__file__).resolve().parent.parent
-COLDSTART = str(CHECKOUT / ".venv" / "bin" / "coldstart")
 _TIMEOUT_SECONDS = 600
 
 

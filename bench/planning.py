@@ -13,10 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from installed import COLDSTART, PYTHON
 from table import Row
 
-CHECKOUT = Path(__file__).resolve().parent.parent
-COLDSTART = str(CHECKOUT / ".venv" / "bin" / "coldstart")
 GPUS = (
     "H100", "H200", "B200", "B300", "A100-80GB", "A100-40GB", "L40S", "L40", "L4", "A10G", "A10", "A30",
     "A40", "A6000", "T4", "V100-16GB", "V100-32GB", "RTX4090", "RTX6000ADA", "MI300X",
@@ -180,9 +179,8 @@ def _run(folder: Path) -> Measured:
 def _naive(folder: Path) -> float:
     """How much dearer than the bound the relaxation is when it is rounded up, and nothing more is done."""
     code = "import sys; sys.path.insert(0, sys.argv[1]); import planning; planning.print_naive(sys.argv[2])"
-    python = str(CHECKOUT / ".venv" / "bin" / "python")
     done = subprocess.run(
-        [python, "-c", code, str(Path(__file__).parent), str(folder)],
+        [PYTHON, "-c", code, str(Path(__file__).parent), str(folder)],
         capture_output=True, text=True, timeout=600, check=True,
     )  # fmt: skip
     return float(done.stdout)

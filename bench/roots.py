@@ -7,12 +7,13 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from installed import CHECKOUT
+
 IMPORT = "import numpy, cv2"
 """Small: where the fixed costs show."""
 SERVER = "import rapidocr_onnxruntime; rapidocr_onnxruntime.RapidOCR()"
 """What the demo server does before it is ready: libraries, byte code, and three models."""
 TIMEOUT_SECONDS = 600
-CHECKOUT = Path(__file__).resolve().parent.parent
 _INSIDE = (
     'mount -t proc proc "$0/proc" && mount --rbind /sys "$0/sys" && mount --rbind /dev "$0/dev" &&'
     ' exec chroot "$0" /usr/bin/python3 -B -c "$1"'

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from indexing import index_sizes, indexing_rows
+from installed import CHECKOUT, COLDSTART, PYTHON, own_environment
 from planning import planning_rows
 from replay import replay_rows
 from snapshots import all_snapshot_rows
@@ -23,9 +24,6 @@ from starts import start_rows
 from table import Row, show
 from torch_image import IMPORT_TORCH, torch_layout
 
-CHECKOUT = Path(__file__).resolve().parent.parent
-COLDSTART = str(CHECKOUT / ".venv" / "bin" / "coldstart")
-PYTHON = str(CHECKOUT / ".venv" / "bin" / "python")
 LAYOUT = CHECKOUT / ".demo" / "image"
 TORCH_LAYOUT = CHECKOUT / ".bench" / "torch-image"
 IMPORT = "import numpy, cv2"
@@ -37,13 +35,7 @@ class Bench:
         self.runs = runs
         self.mountpoint = folder / "mnt"
         self.mountpoint.mkdir()
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("COLDSTART_")}
-        self.environment = kept | {
-            "COLDSTART_STATE_DIR": str(folder / "state"),
-            "COLDSTART_CACHE_DIR": str(folder / "cache"),
-            "COLDSTART_RUN_DIR": str(folder / "run"),
-            "CONFIGURATION_DIRECTORY": str(folder / "etc"),
-        }
+        self.environment = own_environment(folder, folder / "run")
 
     def coldstart(self, *arguments: str, check: bool = True) -> str:
         done = subprocess.run(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import statistics
 import subprocess
@@ -19,8 +18,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parent.parent
-COLDSTART = str(CHECKOUT / ".venv" / "bin" / "coldstart")
+from installed import CHECKOUT, COLDSTART, own_environment
+
 _PAGE = 4096
 _KIB = 1024
 _PORT = 18260
@@ -101,11 +100,7 @@ class Home:
 
     def __init__(self, folder: Path, store: str) -> None:
         self.folder = folder
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("COLDSTART_")}
-        self.environment = kept | {
-            "COLDSTART_STATE_DIR": str(folder / "state"),
-            "COLDSTART_CACHE_DIR": str(folder / "cache"),
-            "COLDSTART_RUN_DIR": str(folder / "run"),
+        self.environment = own_environment(folder, folder / "run") | {
             "COLDSTART_STORE": store,
             "COLDSTART_HEALTH_FAIL_PERCENT": "101",
         }

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from installed import CHECKOUT, COLDSTART, own_environment
 from roots import TIMEOUT_SECONDS, drop_caches, run
 from stand import image_server
 from table import Row
 
-CHECKOUT = Path(__file__).resolve().parent.parent
-COLDSTART = str(CHECKOUT / ".venv" / "bin" / "coldstart")
 HEAVY = CHECKOUT / ".bench" / "heavy"
 _POLL_SECONDS = 0.002
 _HEAVY_PORT, _DEMO_PORT = 18231, 18230
@@ -83,15 +82,9 @@ class Stand:
 
     @property
     def environment(self) -> dict[str, str]:
-        # an installed coldstart has its byte code
-        left_out = ("COLDSTART_", "PYTHONDONTWRITEBYTECODE")
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(left_out)}
-        return kept | {
-            "COLDSTART_STATE_DIR": str(self.folder / "state"),
-            "COLDSTART_CACHE_DIR": str(self.folder / "cache"),
-            "COLDSTART_RUN_DIR": str(self.run_folder),
-            "CONFIGURATION_DIRECTORY": str(self.folder / "etc"),
-        }
+        environment = own_environment(self.folder, self.run_folder)
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed coldstart has its byte code
+        return environment
 
     @property
     def run_folder(self) -> Path:

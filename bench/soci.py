@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from roots import CHECKOUT, TIMEOUT_SECONDS, drop_caches, peer_program, run
+from installed import CHECKOUT
+from roots import TIMEOUT_SECONDS, drop_caches, peer_program, run
 
 _PROGRAMS = ("soci", "soci-snapshotter-grpc")
 _NAMESPACE = "bench"

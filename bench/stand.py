@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -13,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from installed import CHECKOUT, COLDSTART, own_environment
 from link import LinkKind, link
-from roots import CHECKOUT, drop_caches, run, run_in
+from roots import drop_caches, run, run_in
 
-COLDSTART = str(CHECKOUT / ".venv" / "bin" / "coldstart")
 PLAIN, ZSTD, LAID_OUT = "store", "store-zstd", "store-laid-out"
 """Stores of the image: as it is, with zstd, and with zstd in the order of a start that was recorded."""
 
@@ -40,14 +39,7 @@ class Stand:
 
     def environment(self, name: str) -> dict[str, str]:
         """A cache and a state that nothing was in before; the host's server is one for all."""
-        place = self.folder / name
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("COLDSTART_")}
-        return kept | {
-            "COLDSTART_STATE_DIR": str(place / "state"),
-            "COLDSTART_CACHE_DIR": str(place / "cache"),
-            "COLDSTART_RUN_DIR": str(self.run_folder),
-            "CONFIGURATION_DIRECTORY": str(place / "etc"),
-        }
+        return own_environment(self.folder / name, self.run_folder)
 
     def sent(self) -> tuple[int, int]:
         """Requests that the web server has answered so far, and bytes of bodies."""

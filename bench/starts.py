@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import peers
+from installed import COLDSTART
 from link import LAN, WAN, LinkKind
 from roots import IMPORT, SERVER, TIMEOUT_SECONDS, command_in, drop_caches, run, run_in
 from soci import soci_programs
 from stand import (
-    COLDSTART,
     LAID_OUT,
     ZSTD,
     Stand,
