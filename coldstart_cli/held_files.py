@@ -41,11 +41,11 @@ def files_of_commands() -> Iterator[Path]:
             program = find_program(name)
             yield Path(program)
             needed = run([find_program("ldd"), program], deadline_seconds=_DEADLINE_SECONDS, check=False)
-            yield from _paths("\n".join(word for word in needed.text.split() if word.startswith("/")))
+            yield from (Path(word) for word in needed.text.split() if word.startswith("/"))
     # in a process of its own: whoever holds the files needs none of the code
     listing = [sys.executable, "-P", "-m", __name__]
     with suppress(ColdstartError):
-        yield from _paths(run(listing, deadline_seconds=_DEADLINE_SECONDS).text)
+        yield from map(Path, run(listing, deadline_seconds=_DEADLINE_SECONDS).text.splitlines())
 
 
 def hold_files(paths: Iterable[Path], pid: int) -> None:
@@ -78,10 +78,6 @@ def _allow_many_descriptors() -> None:
     _, most = getrlimit(RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         setrlimit(RLIMIT_NOFILE, (most, most))
-
-
-def _paths(lines: str) -> Iterator[Path]:
-    return (Path(line) for line in lines.splitlines() if line)
 
 
 def _mapped(path: Path) -> mmap.mmap:
