@@ -19,6 +19,8 @@ _MOST_CONSTRUCTORS = 4096
 _LONGEST_NAME_BYTES = 1024
 _LARGEST_DYNAMIC_BYTES = 64 << 10
 _IDENTITY = b"\x7fELF\x02\x01"  # of 64 bits, little endian
+_X86_64 = b"\x3e\x00"
+_MACHINE = slice(18, 20)
 _HEADER = Struct("<16x16xQ14xHH")  # where program headers are, how long each is, and how many
 _PROGRAM = Struct("<IIQQQQ")  # kind, flags, offset, two addresses, size in the file
 _ENTRY = Struct("<QQ")  # of the dynamic section: tag and value
@@ -79,6 +81,7 @@ class Linking:
 
     def __init__(self, head: bytes, read: Read) -> None:
         """May raise what `read` does."""
+        self.is_x86_64 = head[_MACHINE] == _X86_64
         self._segments = _segments(head)
         self._read = read
         self._entries = list(self._dynamic_section())
@@ -113,6 +116,15 @@ class Linking:
         else:
             addresses = list(self._relocated(array, array + array_bytes))
         return [offset for address in addresses if address and (offset := self._offset(address)) is not None]
+
+    def is_beside(self, offset: int, code: int) -> bool:
+        """Whether a place is loaded from the same segment as code, as far apart in memory."""
+        return any(
+            segment.kind == _LOAD
+            and segment.offset <= min(offset, code)
+            and max(offset, code) < segment.offset + segment.size_bytes
+            for segment in self._segments
+        )
 
     def needed_libraries(self) -> tuple[list[bytes], list[bytes]]:
         """The names of libraries that the file needs, and its own folders to look for them in."""

@@ -13,16 +13,17 @@ from threading import Lock
 from coldstart_fs.content.fetch import Content
 from coldstart_fs.content.reader import ImageReader
 from coldstart_fs.content.workers import Workers
-from coldstart_fs.foresight import elf
+from coldstart_fs.foresight import code, elf
 from coldstart_fs.looking.tree import resolve
 from coldstart_fs.traces.inode_paths import InodePaths
 
 _THREADS = 8
 _MOST_FILES = 4096
-# what the kernel reads around a fault, half of it before
-_AROUND_BYTES = 128 << 10
-# of constructors: 32 MiB at most
+# what the kernel reads before a fault in a mapped file, and as much after it
+_AROUND_BYTES = 64 << 10
+# of constructors, and as many of what they refer to: 48 MiB each at most
 _MOST_PLACES = 256
+_MOST_CODE_BYTES = 1 << 20
 # where libraries are looked for, whatever /etc/ld.so.conf says; of those that exist
 _FOLDERS = (
     *(b"usr/lib/x86_64-linux-gnu", b"lib/x86_64-linux-gnu", b"usr/lib/aarch64-linux-gnu", b"usr/lib64"),
@@ -86,10 +87,27 @@ class Libraries:
                 self._begin(found)
 
     def _bring_constructors(self, number: int, linking: elf.Linking) -> None:
+        places = linking.constructors()
+        self._bring_around(number, places)
+        if not linking.is_x86_64:
+            return
+        # they run as soon as the file is loaded: what they register and read is next
+        taken = {
+            place
+            for begin, length in code.function_ranges(places, _MOST_CODE_BYTES)
+            for place in code.addresses_taken(self._read(number, begin, length), begin)
+            if linking.is_beside(place, begin)
+        }
+        self._bring_around(number, sorted(taken))
+
+    def _bring_around(self, number: int, places: Iterable[int]) -> None:
+        """Bring what the kernel will read around faults in these places, of so many of them at most."""
+        steps = dict.fromkeys(place // _AROUND_BYTES for place in places)
         size_bytes = self._index.inode(number).size
-        places = linking.constructors()[:_MOST_PLACES]
-        begins = (max(0, place - _AROUND_BYTES // 2) for place in places)
-        self._bring(number, [(begin, min(_AROUND_BYTES, size_bytes - begin)) for begin in begins])
+        begins = [max(0, step - 1) * _AROUND_BYTES for step in steps]
+        self._bring(
+            number, [(begin, min(3 * _AROUND_BYTES, size_bytes - begin)) for begin in begins[:_MOST_PLACES]]
+        )
 
     def _find(self, name: bytes, own: list[bytes]) -> int | None:
         """The library of that name that a linker would take, as far as folders tell."""
