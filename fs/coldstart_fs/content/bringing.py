@@ -17,6 +17,7 @@ from coldstart_fs.content.fetch import Content, Outcome, Run, decoded_chunk, fet
 from coldstart_fs.content.flights import DEMAND_BYTES, Flight, Flights
 from coldstart_fs.content.memory import ChunkMemory
 from coldstart_fs.content.pack_file import PackFile
+from coldstart_fs.content.pack_map import PackMap
 from coldstart_fs.content.packs import PackSource
 from coldstart_fs.content.slots import RequestSlots
 
@@ -45,11 +46,17 @@ class Bringer:
     """Chunks of one image, from this host's files or from its packs' source. Thread-safe."""
 
     def __init__(
-        self, packs: PackSource, cache: PackCache, memory: ChunkMemory, flights: Flights, chunks: ChunkMap
+        self,
+        packs: PackSource,
+        cache: PackCache,
+        memory: ChunkMemory,
+        flights: Flights,
+        chunks: ChunkMap,
+        pack_map: Callable[[], PackMap],
     ) -> None:
         self.counters = ReadCounters()
         self.slots = RequestSlots()
-        self.companions = Companions(chunks)
+        self.companions = Companions(chunks, pack_map)
         self.cache_hangs = False
         self.pace: Callable[[int], None] = lambda _: None
         """Holds back a prefetch of so many bytes, where there is a limit."""
@@ -103,13 +110,10 @@ class Bringer:
         if file is not None and file.original:
             return [chunk]
         known = 0 if file is None else file.generation
-        around = [
-            other
-            for other in self.companions.of(flight.origin, chunk)
-            if not known or self.verified[other.position] != known
-        ]
+        found, kind = self.companions.of(flight.origin, chunk)
+        around = [other for other in found if not known or self.verified[other.position] != known]
         taken = self._flights.adopt(flight, around)
-        self.companions.brought(taken)
+        self.companions.brought(taken, kind)
         return sorted([chunk, *taken], key=lambda chunk: chunk.offset)
 
     def _given_up(self, flight: Flight, attempt: int) -> bool:

@@ -2,102 +2,145 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from threading import Lock
+from typing import NamedTuple
 
 from coldstart_cli.errors import DataError
 from coldstart_fs.content.chunks import ChunkMap, FileChunks, PlacedChunk
+from coldstart_fs.content.pack_map import PackMap
 
 # what one request brings along, and how large a file may be for that: round trips cost more than these bytes
-_WINDOW_BYTES = 192 << 10
+_WINDOW_BYTES = 96 << 10
 _SMALL_BYTES = 64 << 10
-_MOST_FILES = 64
 # what may lie about unused: a share of what was used, and a beginning
-_SHARE = 4
-_BEGINNING_BYTES = 4 << 20
+_SHARE = 3
+_BEGINNING_BYTES = 8 << 20
+# numbers fit into a byte; whatever comes later shares the last one
+_MOST_KINDS = 255
+
+
+class Kind(NamedTuple):
+    """Why something was brought, and where: what was right there before will be right again."""
+
+    reason: str
+    place: bytes = b""
+    beginning_bytes: int = 384 << 10
+    """What may be brought of it before any of that was used."""
+
+
+def beside(pack: bytes) -> Kind:
+    """Small files that stand beside others in a pack."""
+    return Kind("beside", pack)
+
+
+@dataclass(slots=True)
+class _Account:
+    demanded_bytes: int = 0
+    brought_bytes: int = 0
+    used_bytes: int = 0
 
 
 class Companions:
-    """Keeps what is fetched in vain below a share of what is used. Thread-safe."""
+    """Keeps what is fetched in vain below a share of what is used, of all and of each kind. Thread-safe."""
 
-    def __init__(self, chunks: ChunkMap) -> None:
+    def __init__(self, chunks: ChunkMap, pack_map: Callable[[], PackMap]) -> None:
         self.unused = bytearray(chunks.locator.chunk_count)
-        """By position in the locator: 1 for what was brought along and nobody has read yet."""
-        self.brought_bytes = 0
-        self.used_bytes = 0
-        self._demanded_bytes = 0
+        """By position in the locator: of what was brought along and nobody has read yet its kind's number."""
+        self._all = _Account()
+        self._kinds: dict[Kind, int] = {}
+        self._accounts: list[_Account] = [self._all]
         self.is_wanted: Callable[[], bool] = lambda: True
         """False where the link is long: there much more is brought, in requests of its own (`neighbours`)."""
+        self.on_used: Callable[[int], None] = lambda _: None
+        """Hears of each of them that is asked for after all; must not wait."""
         self._chunks = chunks
+        self._pack_map = pack_map
         self._lock = Lock()
 
-    def of(self, number: int, chunk: PlacedChunk) -> list[PlacedChunk]:
-        """What to bring along with a chunk of a file: side by side with it in the pack."""
-        with self._lock:
-            self._demanded_bytes += chunk.end - chunk.offset
-            left_bytes = min(self._room_bytes(), _WINDOW_BYTES)
-        if left_bytes <= 0 or not self.is_wanted():
-            return []
-        file = self._chunks.file(number)
-        if len(file) > 1:
-            return _following(file, chunk)
-        if chunk.size_bytes > _SMALL_BYTES:
-            return []
-        after = self._side(number, chunk, 1, left_bytes)
-        left_bytes -= sum(found.end - found.offset for found in after)
-        return [*reversed(self._side(number, chunk, -1, left_bytes)), *after]
+    @property
+    def brought_bytes(self) -> int:
+        return self._all.brought_bytes
 
-    def brought(self, chunks: list[PlacedChunk]) -> None:
+    @property
+    def used_bytes(self) -> int:
+        return self._all.used_bytes
+
+    def of(self, number: int, chunk: PlacedChunk) -> tuple[list[PlacedChunk], Kind]:
+        """What to bring along with a chunk of a file, side by side with it in the pack, and its kind."""
+        file = self._chunks.file(number)
+        kind = Kind("following", chunk.pack) if len(file) > 1 else beside(chunk.pack)
+        with self._lock:
+            for account in (self._all, self._accounts[self._number(kind)]):
+                account.demanded_bytes += chunk.end - chunk.offset
+        left_bytes = min(self.room_bytes(kind), _WINDOW_BYTES)
+        if left_bytes <= 0 or not self.is_wanted():
+            return [], kind
+        if len(file) > 1:
+            return _following(file, chunk), kind
+        if chunk.size_bytes > _SMALL_BYTES:
+            return [], kind
+        try:
+            return self._beside(chunk, left_bytes), kind
+        except DataError:  # who reads those hears what is wrong
+            return [], kind
+
+    def brought(self, chunks: Iterable[PlacedChunk], kind: Kind) -> None:
         """These are on their way though nobody asked for them."""
         with self._lock:
+            number = self._number(kind)
             for chunk in chunks:
-                self.unused[chunk.position] = 1
-                self.brought_bytes += chunk.end - chunk.offset
+                if not self.unused[chunk.position]:
+                    self.unused[chunk.position] = number
+                    for account in (self._all, self._accounts[number]):
+                        account.brought_bytes += chunk.end - chunk.offset
 
     def used(self, chunk: PlacedChunk) -> None:
         """One of them was asked for after all."""
         with self._lock:
-            if self.unused[chunk.position]:
+            if number := self.unused[chunk.position]:
                 self.unused[chunk.position] = 0
-                self.used_bytes += chunk.end - chunk.offset
+                for account in (self._all, self._accounts[number]):
+                    account.used_bytes += chunk.end - chunk.offset
+        self.on_used(chunk.position)
 
-    def room_bytes(self) -> int:
-        """How much more may be brought that nobody has asked for."""
+    def room_bytes(self, kind: Kind) -> int:
+        """How much more of a kind may be brought that nobody has asked for."""
         with self._lock:
-            return self._room_bytes()
+            whole, own = self._all, self._accounts[self._number(kind)]
+            room_bytes = _BEGINNING_BYTES + (whole.demanded_bytes + whole.used_bytes) // _SHARE
+            own_room_bytes = kind.beginning_bytes + own.demanded_bytes // 2 + own.used_bytes
+            return min(
+                room_bytes - whole.brought_bytes + whole.used_bytes,
+                own_room_bytes - own.brought_bytes + own.used_bytes,
+            )
 
-    def _room_bytes(self) -> int:
-        unused_bytes = self.brought_bytes - self.used_bytes
-        return _BEGINNING_BYTES + (self._demanded_bytes + self.used_bytes) // _SHARE - unused_bytes
+    def _number(self, kind: Kind) -> int:
+        number = self._kinds.setdefault(kind, min(len(self._kinds) + 1, _MOST_KINDS))
+        if number == len(self._accounts):
+            self._accounts.append(_Account())
+        return number
 
-    def _side(self, number: int, start: PlacedChunk, step: int, left_bytes: int) -> list[PlacedChunk]:
-        found: list[PlacedChunk] = []
-        last = start
-        for chunk in self._small_files(number, step):
-            touches = chunk.offset == last.end if step > 0 else chunk.end == last.offset
-            left_bytes -= chunk.end - chunk.offset
-            if chunk.pack != start.pack or not touches or left_bytes < 0:
+    def _beside(self, chunk: PlacedChunk, left_bytes: int) -> list[PlacedChunk]:
+        """Small files that touch it in its pack, those after it first."""
+        places = self._pack_map()
+        after: list[PlacedChunk] = []
+        for position in places.within(chunk.pack, chunk.end, chunk.end + left_bytes):
+            found = self._chunks.placed(position)
+            if found.size_bytes > _SMALL_BYTES or found.offset != (after or [chunk])[-1].end:
                 break
-            found.append(chunk)
-            last = chunk
-        return found
-
-    def _small_files(self, number: int, step: int) -> Iterator[PlacedChunk]:
-        """The chunks of the small files next to a file, in the order of inodes, which is that of packs."""
-        index = self._chunks.index
-        end = number + step * _MOST_FILES
-        for other in range(number + step, max(-1, min(end, index.inode_count)), step):
-            inode = index.inode(other)
-            if not inode.is_file or not inode.size:
-                continue
-            if inode.size > min(_SMALL_BYTES, index.chunk_bytes):
-                return
-            try:
-                chunk = self._chunks.file(other)[0]
-            except DataError:
-                return
-            if chunk is not None:
-                yield chunk
+            left_bytes -= found.end - found.offset
+            if left_bytes < 0:
+                return after
+            after.append(found)
+        before: list[PlacedChunk] = []
+        for position in reversed(places.within(chunk.pack, chunk.offset - left_bytes, chunk.offset)):
+            found = self._chunks.placed(position)
+            if found.size_bytes > _SMALL_BYTES or found.end != (before or [chunk])[-1].offset:
+                break
+            before.append(found)
+        return [*reversed(before), *after]
 
 
 def _following(file: FileChunks, chunk: PlacedChunk) -> list[PlacedChunk]:

@@ -1,64 +1,39 @@
 """What stands beside a chunk that somebody waits for: brought with it where the link gives that for free.
 
 A request over a long link costs its round trip, in which the link could carry a megabyte: so much is brought
-around each miss, in a second request beside the one that is waited for. Next door that is nothing.
+around each miss, in a second request beside the one that is waited for. Next door that is nothing at first;
+where misses of small files follow each other in a pack (it was written in the order of imports, maybe), what
+comes next is brought all the same, and on from there as long as it is read.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
 from threading import Lock
 
+from coldstart_cli.errors import DataError
 from coldstart_fs.content.chunks import ChunkMap, PlacedChunk
+from coldstart_fs.content.companions import Companions, Kind
 from coldstart_fs.content.fetch import Outcome, Run
 from coldstart_fs.content.flights import Flights
 from coldstart_fs.content.pack_map import PackMap
+from coldstart_fs.content.windows import LARGEST_BYTES, Window, Windows
 
 LEAST_BYTES = 128 << 10
 """What is not worth a request of its own."""
-LARGEST_BYTES = 1 << 20
+NEAR_BYTES = 96 << 10
+"""What a request over a short link has along at most: round trips cost more than these bytes."""
 MOST_REQUESTS = 4
 """On their way at once: more would only be in the way of who waits."""
 _GAP_BYTES = 32 << 10
+NEIGHBOURS = Kind("neighbours", beginning_bytes=4 << 20)
+# next door a window that grew further would have more in vain than it saves
+_GROWN_BYTES = 4 * NEAR_BYTES
 _REQUEST_SECONDS = 30.0
-# how many places of an image are read at the same time
-_MOST_WINDOWS = 16
-# a start reads forward more often than backward
-_BEFORE_SHARE = 4
-
-
-@dataclass(slots=True)
-class _Window:
-    """What was brought around misses in one place of a pack."""
-
-    begin: int
-    end: int
-    size_bytes: int
-
-
-class Windows:
-    """How much to bring around each miss; no input or output of its own."""
-
-    def __init__(self) -> None:
-        self._packs: dict[bytes, list[_Window]] = {}
-
-    def around(self, pack: bytes, begin: int, end: int, free_bytes: int) -> tuple[int, int]:
-        """The range to have around a miss: twice as much as before where the last one was next to it."""
-        windows = self._packs.setdefault(pack, [])
-        size_bytes = min(free_bytes, LARGEST_BYTES)
-        for window in windows:
-            if window.begin - window.size_bytes <= end and begin <= window.end + window.size_bytes:
-                size_bytes = min(max(size_bytes, 2 * window.size_bytes), LARGEST_BYTES)
-                windows.remove(window)
-                break
-        first = max(0, begin - size_bytes // _BEFORE_SHARE)
-        found = _Window(first, first + max(size_bytes, end - first), size_bytes)
-        windows.insert(0, found)
-        del windows[_MOST_WINDOWS:]
-        return found.begin, found.end
+_MOST_MIDDLES = 64
 
 
 class Neighbours:
@@ -68,6 +43,7 @@ class Neighbours:
         self,
         chunks: ChunkMap,
         flights: Flights,
+        companions: Companions,
         pack_map: Callable[[], PackMap],
         is_here: Callable[[int], bool],
         submit: Callable[[Callable[[], None]], None],
@@ -81,41 +57,87 @@ class Neighbours:
         self._pack_map = pack_map
         self._is_here = is_here
         self._submit = submit
+        self._companions = companions
+        self._largest_bytes = chunks.index.chunk_bytes
         self._windows = Windows()
+        self._middles: dict[int, Window] = {}
+        """By position: the window whose middle that chunk is. Whoever reads it will read on."""
         self._running = 0
         self._lock = Lock()
 
     def missed(self, run: Run) -> None:
         """Hear of a request that somebody waits for, and send another one for what stands beside."""
         free_bytes = self.free_bytes()
-        if free_bytes < LEAST_BYTES:
+        is_far = free_bytes >= LEAST_BYTES
+        if not is_far and any(chunk.size_bytes == self._largest_bytes for chunk in run.chunks):
+            return
+        first_bytes, largest_bytes = (free_bytes, LARGEST_BYTES) if is_far else (NEAR_BYTES, _GROWN_BYTES)
+        with self._lock:
+            window = self._windows.around(run.pack, run.offset, run.end, first_bytes, largest_bytes)
+            # next door a request has along what is worth it the first time
+            is_brought = not is_far and window.size_bytes <= NEAR_BYTES
+            if is_brought or self._running >= MOST_REQUESTS:
+                return
+            self._running += 1
+        wanted = {chunk.position for chunk in run.chunks}
+        self._submit(partial(self._bring, window, wanted, None if is_far else run.offset))
+
+    def reached(self, position: int) -> None:
+        """Hear that a chunk which was brought is read: what comes after its window is next."""
+        if (window := self._middles.pop(position, None)) is None:
             return
         with self._lock:
             if self._running >= MOST_REQUESTS:
                 return
             self._running += 1
-            begin, end = self._windows.around(run.pack, run.offset, run.end, free_bytes)
-        self._submit(partial(self._bring, run, begin, end))
+            following = self._windows.after(window)
+        self._submit(partial(self._bring, following, set(), (window.begin + window.end) // 2))
 
-    def _bring(self, run: Run, begin: int, end: int) -> None:
-        wanted = {chunk.position for chunk in run.chunks}
-        chunks = [
-            self._chunks.placed(position)
-            for position in self._pack_map().within(run.pack, begin, end)
-            if position not in wanted and not self._is_here(position)
-        ]
+    def _bring(self, window: Window, wanted: set[int], if_read_to: int | None) -> None:
+        chunks = []
+        with suppress(DataError):  # who reads those hears what is wrong
+            if if_read_to is None or self._is_read(window.pack, if_read_to):
+                chunks = self._missing(window, wanted)
         if not chunks:
             self.ended()
             return
-        request = _Request(self, chunks)
+        self._companions.brought(chunks, NEIGHBOURS)
+        self._middles[chunks[len(chunks) // 2].position] = window
+        while len(self._middles) > _MOST_MIDDLES:
+            self._middles.pop(next(iter(self._middles)), None)
         self._flights.join(
             chunks,
-            request,
+            _Request(self, chunks),
             deadline=time.monotonic() + _REQUEST_SECONDS,
             demand=False,
             largest_bytes=2 * LARGEST_BYTES,
             gap_bytes=_GAP_BYTES,
         )
+
+    def _is_read(self, pack: bytes, end: int) -> bool:
+        """Whether somebody read more than half of what stands right before a place in a pack."""
+        balance = 0
+        for position in self._pack_map().within(pack, end - NEAR_BYTES, end):
+            is_read = self._is_here(position) and not self._companions.unused[position]
+            size_bytes = self._chunks.placed(position).size_bytes
+            balance += size_bytes if is_read else -size_bytes
+        return balance > 0
+
+    def _missing(self, window: Window, wanted: set[int]) -> list[PlacedChunk]:
+        """What of a window is not here; next door only small files, and what may lie about unread."""
+        is_far = self.free_bytes() >= LEAST_BYTES
+        left_bytes = 1 << 62 if is_far else self._companions.room_bytes(NEIGHBOURS)
+        found = []
+        for position in self._pack_map().within(window.pack, window.begin, window.end):
+            if position in wanted or self._is_here(position):
+                continue
+            chunk = self._chunks.placed(position)
+            if is_far or chunk.size_bytes < self._largest_bytes:
+                left_bytes -= chunk.end - chunk.offset
+                if left_bytes < 0:
+                    break
+                found.append(chunk)
+        return found
 
     def ended(self, brought_bytes: int = 0) -> None:
         with self._lock:

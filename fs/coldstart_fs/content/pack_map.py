@@ -8,20 +8,24 @@ from collections.abc import Iterator
 
 from coldstart_fs.format.locator import Locator
 
+_POSITION_BITS = 32
+_POSITIONS = (1 << _POSITION_BITS) - 1
+
 
 class PackMap:
     """Chunks by pack and offset, as positions in the locator; made once, in some time a chunk."""
 
     def __init__(self, locator: Locator) -> None:
-        numbered: list[list[tuple[int, int]]] = [[] for _ in locator.packs]
+        # integers are sorted faster than pairs
+        numbered: list[list[int]] = [[] for _ in locator.packs]
         for position, record in enumerate(locator.table()):
-            numbered[record[4]].append((record[1], position))
+            numbered[record[4]].append(record[1] << _POSITION_BITS | position)
         self._packs: dict[bytes, tuple[array[int], array[int]]] = {}
         for pack, places in zip(locator.packs, numbered, strict=True):
             places.sort()
             self._packs[pack] = (
-                array("Q", [offset for offset, _ in places]),
-                array("L", [position for _, position in places]),
+                array("Q", [place >> _POSITION_BITS for place in places]),
+                array("L", [place & _POSITIONS for place in places]),
             )
 
     @property

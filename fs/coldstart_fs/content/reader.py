@@ -97,7 +97,7 @@ class ImageReader:
         self._memory = ChunkMemory()
         self._workers = Workers("content", 2 * REQUESTS)
         self._flights = Flights(self._memory, self._workers, log)
-        self.bringer = Bringer(packs, cache, self._memory, self._flights, self.chunks)
+        self.bringer = Bringer(packs, cache, self._memory, self._flights, self.chunks, self.pack_map)
         self._flights.bring = self.bringer.bring
         self._flights.recovered = self._disk_is_back
         self._verified = self.bringer.verified
@@ -105,8 +105,14 @@ class ImageReader:
         self._unused = self._companions.unused
         self.prefetcher = Prefetcher(self.chunks, self._flights)
         self.neighbours = Neighbours(
-            self.chunks, self._flights, self.pack_map, self.has_seen, self._workers.submit
+            self.chunks,
+            self._flights,
+            self._companions,
+            self.pack_map,
+            self.has_seen,
+            self._workers.submit,
         )
+        self._companions.on_used = self.neighbours.reached
         self.bringer.on_miss.append(self.neighbours.missed)
         self._companions.is_wanted = lambda: self.neighbours.free_bytes() < LEAST_BYTES
         self._pack_map: PackMap | None = None

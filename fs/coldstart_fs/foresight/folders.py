@@ -12,6 +12,7 @@ from functools import partial
 from threading import Lock
 
 from coldstart_fs.content.chunks import PlacedChunk
+from coldstart_fs.content.companions import Kind
 from coldstart_fs.content.reader import ImageReader
 from coldstart_fs.content.workers import Workers
 from coldstart_fs.traces.inode_paths import InodePaths
@@ -25,6 +26,7 @@ _MOST_FILES = 1024
 # to list a larger one would keep readers waiting; random readers of many files gain nothing either
 _LARGEST_FOLDER = 10_000
 _MOST_KINDS = 1024
+_LONGEST_ENDING_BYTES = 16
 _MOST_WAITING = 16
 
 
@@ -66,20 +68,21 @@ class Folders:
             directory, name = self._paths.place(number)
         if index.inode(directory).size > _LARGEST_FOLDER or self._reader.is_in_place(number):
             return
-        kind = directory, _ending(name)
+        ending = _ending(name)
+        kind = Kind("folder", ending[:_LONGEST_ENDING_BYTES])
         with self._lock:
-            waited = self._waited[kind] = self._waited.get(kind, -1) + 1
-        left_bytes = min(_FIRST_BYTES << min(waited, 16), _MOST_BYTES, self._companions.room_bytes())
+            waited = self._waited[directory, ending] = self._waited.get((directory, ending), -1) + 1
+        left_bytes = min(_FIRST_BYTES << min(waited, 16), _MOST_BYTES, self._companions.room_bytes(kind))
         if left_bytes <= 0:
             return
         found: dict[int, PlacedChunk] = {}
-        for sibling, chunk in self._like(number, *kind):
+        for sibling, chunk in self._like(number, directory, ending):
             left_bytes -= chunk.end - chunk.offset
             if left_bytes < 0:
                 break
             found[sibling] = chunk
         if found:
-            self._companions.brought(list(found.values()))
+            self._companions.brought(found.values(), kind)
             with self._lock:
                 self.foreseen_bytes += sum(chunk.size_bytes for chunk in found.values())
             self._reader.prefetch_all((sibling, 0, chunk.size_bytes) for sibling, chunk in found.items())
@@ -87,6 +90,7 @@ class Folders:
     def _like(self, number: int, directory: int, ending: bytes) -> Iterator[tuple[int, PlacedChunk]]:
         """Small files with its ending in its folder that are not on this host, the nearest ones first."""
         index = self._reader.index
+        own = self._reader.chunks.file(number)[0]
         numbers = self._numbers.get((directory, ending))
         if numbers is None:
             numbers = sorted(
@@ -100,7 +104,14 @@ class Folders:
             inode = index.inode(sibling)
             if inode.is_file and 0 < inode.size <= min(LARGEST_FILE_BYTES, index.chunk_bytes):
                 chunk = self._reader.chunks.file(sibling)[0]
-                if chunk is not None and not self._reader.has_seen(chunk.position):
+                # a pack in the order of imports has elsewhere what comes later
+                if (
+                    chunk is not None
+                    and own is not None
+                    and chunk.pack == own.pack
+                    and abs(chunk.offset - own.offset) <= _MOST_BYTES
+                    and not self._reader.has_seen(chunk.position)
+                ):
                     yield sibling, chunk
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from functools import partial
 from threading import Lock
 
+from coldstart_fs.content.companions import Kind
 from coldstart_fs.content.fetch import Content
 from coldstart_fs.content.reader import ImageReader
 from coldstart_fs.content.workers import Workers
@@ -24,6 +25,12 @@ _AROUND_BYTES = 64 << 10
 # of constructors, and as many of what they refer to: 48 MiB each at most
 _MOST_PLACES = 256
 _MOST_CODE_BYTES = 1 << 20
+# of programs and libraries up to that size 85 % of the chunks and more are read
+_LARGEST_WHOLE_BYTES = 8 << 20
+# who waits for a chunk on its way waits for all of its request
+_REQUEST_BYTES = 1 << 20
+_REQUEST_SECONDS = 60.0
+_WHOLE = Kind("whole library", beginning_bytes=4 << 20)
 # where libraries are looked for, whatever /etc/ld.so.conf says; of those that exist
 _FOLDERS = (
     *(b"usr/lib/x86_64-linux-gnu", b"lib/x86_64-linux-gnu", b"usr/lib/aarch64-linux-gnu", b"usr/lib64"),
@@ -60,11 +67,38 @@ class Libraries:
         if self._reader.is_in_place(number):
             return
         head = self._read(number, 0, elf.HEAD_BYTES)
-        ranges = elf.loader_ranges(head, self._index.inode(number).size)
+        size_bytes = self._index.inode(number).size
+        ranges = elf.loader_ranges(head, size_bytes)
         if not ranges:
             return
-        self._workers.attempt(partial(self._look_further, number, head))
+        linking = elf.Linking(head, partial(self._read, number))
+        self._workers.attempt(partial(self._begin_needed, number, linking))
+        if size_bytes <= _LARGEST_WHOLE_BYTES and self._bring_whole(number, size_bytes):
+            return
+        self._workers.attempt(partial(self._bring_constructors, number, linking))
         self._bring(number, ranges)
+        self._bring(number, linking.table_ranges())
+
+    def _bring_whole(self, number: int, size_bytes: int) -> bool:
+        """Whether all of a file may come, although not all of it will be read."""
+        file = self._reader.chunks.file(number)
+        places = [
+            offset // file.chunk_bytes for _, offset, _ in self._reader.unseen(number, [(0, size_bytes)])
+        ]
+        chunks = [chunk for place in places if (chunk := file[place]) is not None]
+        companions = self._reader.bringer.companions
+        if sum(chunk.end - chunk.offset for chunk in chunks) > companions.room_bytes(_WHOLE):
+            return False
+        companions.brought(chunks, _WHOLE)
+        with self._lock:
+            self.foreseen_bytes += sum(chunk.size_bytes for chunk in chunks)
+        self._reader.prefetcher.bring(
+            sorted(chunks, key=lambda chunk: (chunk.pack, chunk.offset)),
+            on_landed=lambda _: None,
+            request_seconds=_REQUEST_SECONDS,
+            most_bytes=_REQUEST_BYTES,
+        )
+        return True
 
     def _bring(self, number: int, ranges: Iterable[tuple[int, int]]) -> None:
         missing = list(dict.fromkeys(self._reader.unseen(number, ranges)))
@@ -72,10 +106,7 @@ class Libraries:
             self.foreseen_bytes += sum(length for _, _, length in missing)
         self._reader.prefetch_all(missing)
 
-    def _look_further(self, number: int, head: bytes) -> None:
-        linking = elf.Linking(head, partial(self._read, number))
-        self._workers.attempt(partial(self._bring, number, linking.table_ranges()))
-        self._workers.attempt(partial(self._bring_constructors, number, linking))
+    def _begin_needed(self, number: int, linking: elf.Linking) -> None:
         names, folders = linking.needed_libraries()
         if not names:
             return

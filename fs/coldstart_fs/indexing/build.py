@@ -17,6 +17,7 @@ from coldstart_fs.format.names import check_name, index_key, locator_key
 from coldstart_fs.format.pack import FinishedPack, PackWriter
 from coldstart_fs.format.trace import Trace
 from coldstart_fs.indexing.chunk_table import ChunkTable
+from coldstart_fs.indexing.imports.order import import_order
 from coldstart_fs.indexing.pack_order import TracedChunks, tree_order
 from coldstart_fs.indexing.progress import LayerRead, Progress
 from coldstart_fs.indexing.sources import Source, is_in_index_order, open_source
@@ -129,12 +130,15 @@ class _Indexing:
         contents.count(order)
         index = self._write_index(order)
         traced = TracedChunks.find(trace, root, self._chunk_bytes) if trace is not None else None
+        modules: Sequence[Entry] = ()
+        if self.spool is not None:
+            modules = import_order(root, self._source.configuration, contents.beginning)
         self._phase("index")
         put = PutReport()
         if self.packs is not None:
             self._progress("writing packs")
             self._progress.expect(contents.new_bytes)
-            packed = self._packed(contents, order, index, traced)
+            packed = self._packed(contents, modules, order, index, traced)
             put = publish_packs(self._store, packed, self._progress.advance)
             self._phase("packs")
             self._progress("publishing")
@@ -166,12 +170,18 @@ class _Indexing:
         )
 
     def _packed(
-        self, contents: ChunkTable, order: Sequence[Entry], index: WrittenIndex, traced: TracedChunks | None
+        self,
+        contents: ChunkTable,
+        modules: Sequence[Entry],
+        order: Sequence[Entry],
+        index: WrittenIndex,
+        traced: TracedChunks | None,
     ) -> Iterator[FinishedPack]:
         """All packs of the image that the store has to get, as they are finished."""
         if traced is not None:
             yield from contents.lay_out(traced.chunks, index.digest, anew=True)
-        yield from contents.lay_out(tree_order(order, self._chunk_bytes), index.digest)
+        for entries in (modules, order):
+            yield from contents.lay_out(tree_order(entries, self._chunk_bytes), index.digest)
 
     def _write_index(self, order: Sequence[Entry]) -> WrittenIndex:
         self._progress("writing the index")

@@ -42,6 +42,10 @@ class Spool:
         """Nothing is appended any more."""
         self._writer.flush()
 
+    def peek(self, offset: int, length: int) -> bytes:
+        """One chunk that nobody has taken yet."""
+        return self._read(offset, length, length)
+
     def take(self, offset: int, length: int) -> memoryview:
         """One chunk, which is not needed here any more."""
         start = offset - self._begin

@@ -1,0 +1,1 @@
+"""Python modules in the order in which starts import them, as far as their sources tell."""

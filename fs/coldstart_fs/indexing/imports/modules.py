@@ -1,0 +1,161 @@
+"""Which files of a tree are Python modules, and which of them a name stands for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from coldstart_fs.format.entry import Entry
+
+# folders that modules are installed in, as `looking/bytecode` has them
+_PACKAGES = re.compile(rb"(?:site|dist)-packages")
+_STANDARD = re.compile(rb"python\d+(?:\.\d+)?")
+_LIBRARIES = {b"lib", b"lib64"}
+_INIT = b"__init__"
+_CACHE = b"__pycache__"
+_MOST_DOTS = 64
+
+
+@dataclass(eq=False, slots=True)
+class Folder:
+    """A directory of the tree, with the way to it."""
+
+    entry: Entry
+    path: bytes
+    parent: Folder | None
+    _folders: dict[bytes, Folder] = field(default_factory=dict)
+    _modules: dict[bytes, Module] = field(default_factory=dict)
+
+    def folder(self, name: bytes) -> Folder | None:
+        """The folder of that name in this one."""
+        if (found := self._folders.get(name)) is not None:
+            return found
+        entry = self.entry.children.get(name)
+        if entry is None or not entry.is_directory:
+            return None
+        return self._folders.setdefault(name, Folder(entry, self.path + b"/" + name, self))
+
+    def module(self, name: bytes) -> Module | None:
+        """The source of that name in this folder, without its ending."""
+        if (found := self._modules.get(name)) is not None:
+            return found
+        entry = self.entry.children.get(name + b".py")
+        if entry is None or not entry.is_file:
+            return None
+        return self._modules.setdefault(name, Module(entry, self, name))
+
+    def below(self, path: bytes) -> Folder | None:
+        """The folder that a path leads to from here, without symlinks."""
+        here: Folder | None = self
+        for part in path.split(b"/"):
+            if part and part != b"." and here is not None:
+                here = here.folder(part)
+        return here
+
+
+@dataclass(eq=False, slots=True)
+class Module:
+    """One source."""
+
+    source: Entry
+    folder: Folder
+    name: bytes
+    """Of its file, without the ending."""
+
+    def read_at_import(self) -> list[Entry]:
+        """The files that importing it reads: byte code, of each Python; the source where there is none."""
+        cache = self.folder.entry.children.get(_CACHE)
+        children = {} if cache is None else cache.children
+        compiled = [
+            entry
+            for name, entry in sorted(children.items())
+            if name.startswith(self.name + b".") and name.endswith(b".pyc") and b".opt-" not in name
+        ]
+        return [entry for entry in compiled if entry.is_file] or [self.source]
+
+
+class Modules:
+    """Finds modules by name, from where they are imported."""
+
+    def __init__(self, root: Entry) -> None:
+        self.root = Folder(root, b"", None)
+        self.installed = list(_installed(self.root))
+        """The folders that modules are installed in."""
+        self._searched: dict[bytes, list[Folder]] = {}
+
+    def relative(self, module: Module, name: bytes) -> Iterator[Module]:
+        """The modules that a name with leading dots loads in a module: packages on the way, then itself."""
+        stripped = name.lstrip(b".")
+        folder: Folder | None = module.folder
+        for _ in range(min(len(name) - len(stripped), _MOST_DOTS) - 1):
+            folder = folder and folder.parent
+        if folder is not None:
+            yield from _chain(folder, [part for part in stripped.split(b".") if part])
+
+    def absolute(self, folder: Folder, name: bytes) -> Iterator[Module]:
+        """The same of a name without dots before it, imported by a module of that folder."""
+        parts = name.split(b".")
+        for base in self._search(folder):
+            if base.folder(parts[0]) is not None or base.module(parts[0]) is not None:
+                yield from _chain(base, parts)
+                return
+
+    def tops(self) -> Iterator[tuple[Folder, Module]]:
+        """Each installed package and module that can be imported by one name, and its folder."""
+        for base in self.installed:
+            for name in sorted(base.entry.children):
+                inner = base.folder(name)
+                found = inner.module(_INIT) if inner is not None else None
+                if inner is not None and found is not None:
+                    yield inner, found
+                elif name.endswith(b".py") and (found := base.module(name.removesuffix(b".py"))) is not None:
+                    yield base, found
+
+    def _search(self, folder: Folder) -> list[Folder]:
+        """Where to look for a first name: beside a script, then in what is installed, the nearest first."""
+        top = folder
+        while top.parent is not None and _INIT + b".py" in top.entry.children:
+            top = top.parent
+        if top.path not in self._searched:
+            near = sorted(self.installed, key=lambda base: -_parts_in_common(base.path, top.path))
+            self._searched[top.path] = [top, *(base for base in near if base is not top)]
+        return self._searched[top.path]
+
+
+def _chain(folder: Folder, parts: list[bytes]) -> Iterator[Module]:
+    """What `import a.b.c` loads, beginning with the package that `folder` is, where no part is left."""
+    here: Folder | None = folder
+    if not parts and (found := folder.module(_INIT)) is not None:
+        yield found
+    for part in parts:
+        if here is None:
+            return
+        inner = here.folder(part)
+        found = inner.module(_INIT) if inner is not None else None
+        if found is None:
+            found = here.module(part)
+        if found is not None:
+            yield found
+        here = inner
+
+
+def _parts_in_common(first: bytes, second: bytes) -> int:
+    pairs = zip(first.split(b"/"), second.split(b"/"), strict=False)
+    return next((place for place, (one, other) in enumerate(pairs) if one != other), 1 << 16)
+
+
+def _installed(root: Folder) -> Iterator[Folder]:
+    """Depth first, by name, without recursion: a tree may be deep, and very large."""
+    pending = [(b"", root.entry)]
+    while pending:
+        path, folder = pending.pop()
+        above, _, name = path.rpartition(b"/")
+        is_standard = _STANDARD.fullmatch(name) and above.rpartition(b"/")[2] in _LIBRARIES
+        if (is_standard or _PACKAGES.fullmatch(name)) and (found := root.below(path)) is not None:
+            yield found
+        for child in sorted(folder.children, reverse=True):
+            entry = folder.children[child]
+            # site-packages may stand in the standard library, and nothing in them
+            if entry.is_directory and not _PACKAGES.fullmatch(name):
+                pending.append((path + b"/" + child, entry))
