@@ -31,7 +31,8 @@ __attribute__((constructor)) static void begin(void) {{
 }}
 __attribute__((noinline)) void hand_on(const void *place) {{ registered[0] = place; }}
 """
-_SIZE = 16 * CHUNK_BYTES
+# together more than what is brought whole
+_SIZE = 40 * CHUNK_BYTES
 
 
 @pytest.fixture

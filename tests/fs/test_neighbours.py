@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coldstart_fs.content.neighbours import LARGEST_BYTES, MOST_REQUESTS, Windows
+from coldstart_fs.content.neighbours import MOST_REQUESTS
 from coldstart_fs.content.reader import ImageReader
+from coldstart_fs.content.windows import LARGEST_BYTES, Windows
 from coldstart_fs.tiers.link import Link
 from fs import servers
 from fs.readers import CHUNK, Desk, reader_desk
@@ -107,13 +108,13 @@ def test_a_window_never_grows_beyond_its_bound_and_is_forgotten_for_far_places()
     windows = Windows()
     begin, sizes = 0, []
     for _ in range(12):
-        _, end = windows.around(b"pack", begin, begin + CHUNK, 4 * CHUNK)
-        sizes.append(end - begin)
-        begin = end
+        window = windows.around(b"pack", begin, begin + CHUNK, 4 * CHUNK)
+        sizes.append(window.end - begin)
+        begin = window.end
     assert max(sizes) <= LARGEST_BYTES
     assert sizes[4] == sizes[-1]
-    first, end = windows.around(b"pack", 1 << 30, (1 << 30) + CHUNK, 4 * CHUNK)
-    assert end - first == 4 * CHUNK
+    window = windows.around(b"pack", 1 << 30, (1 << 30) + CHUNK, 4 * CHUNK)
+    assert window.end - window.begin == 4 * CHUNK
 
 
 def test_a_long_link_gives_its_round_trip_times_its_rate_for_free() -> None:

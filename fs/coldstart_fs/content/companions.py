@@ -15,7 +15,7 @@ from coldstart_fs.content.pack_map import PackMap
 _WINDOW_BYTES = 96 << 10
 _SMALL_BYTES = 64 << 10
 # what may lie about unused: a share of what was used, and a beginning
-_SHARE = 3
+_SHARE = 4
 _BEGINNING_BYTES = 8 << 20
 # numbers fit into a byte; whatever comes later shares the last one
 _MOST_KINDS = 255

@@ -140,6 +140,10 @@ class Flights:
         """Whether anything is on its way."""
         return bool(self._active)
 
+    def has(self, position: int) -> bool:
+        """Whether the chunk at a place of the locator is on its way, or in memory."""
+        return position in self._by_position or self._memory.get(position) is not None
+
     def adopt(self, flight: Flight, chunks: Iterable[PlacedChunk]) -> list[PlacedChunk]:
         """Take chunks along that are not on their way; those that are taken."""
         with self._lock:

@@ -109,7 +109,7 @@ class ImageReader:
             self._flights,
             self._companions,
             self.pack_map,
-            self.has_seen,
+            self.expects,
             self._workers.submit,
         )
         self._companions.on_used = self.neighbours.reached
@@ -143,6 +143,10 @@ class ImageReader:
         """Whether the chunk at a place of the locator was on this host at some time since the start."""
         return bool(self._verified[position])
 
+    def expects(self, position: int) -> bool:
+        """The same, or whether it is on its way."""
+        return bool(self._verified[position]) or self._flights.has(position)
+
     def is_in_place(self, number: int) -> bool:
         """Whether a file stands on a disk of this host, whose kernel reads ahead by itself."""
         first = next(iter(self.chunks.file(number)), None)
@@ -150,14 +154,14 @@ class ImageReader:
         return file is not None and file.original
 
     def unseen(self, number: int, ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-        """Chunks in ranges (offset, length) of a file that were not on this host yet, for `prefetch_all`."""
+        """Chunks in ranges (offset, length) of a file that nobody has asked for yet, for `prefetch_all`."""
         file = self.chunks.file(number)
         size = file.chunk_bytes
         for offset, length in ranges:
             end = min(offset + length, file.size_bytes)
             for place in range(offset // size, -(-end // size)):
                 chunk = file[place]
-                if chunk is not None and not self.has_seen(chunk.position):
+                if chunk is not None and not self.expects(chunk.position):
                     yield number, place * size, chunk.size_bytes
 
     def pack_map(self) -> PackMap:

@@ -110,7 +110,7 @@ class Folders:
                     and own is not None
                     and chunk.pack == own.pack
                     and abs(chunk.offset - own.offset) <= _MOST_BYTES
-                    and not self._reader.has_seen(chunk.position)
+                    and not self._reader.expects(chunk.position)
                 ):
                     yield sibling, chunk
 
