@@ -18,9 +18,10 @@ from coldstart_fs.format.pack import FinishedPack, PackWriter
 from coldstart_fs.format.trace import Trace
 from coldstart_fs.indexing.chunk_table import ChunkTable
 from coldstart_fs.indexing.imports.order import import_order
+from coldstart_fs.indexing.imports.statements import READ_BYTES
 from coldstart_fs.indexing.pack_order import TracedChunks, tree_order
 from coldstart_fs.indexing.progress import LayerRead, Progress
-from coldstart_fs.indexing.sources import Source, is_in_index_order, open_source
+from coldstart_fs.indexing.sources import Source, is_in_pack_order, open_source
 from coldstart_fs.indexing.spool import Spool
 from coldstart_fs.stores.held import HeldChunks
 from coldstart_fs.stores.publish import publish_changed, publish_name, publish_packs
@@ -89,7 +90,7 @@ def index_image(
         if not dry_run:
             indexing.packs = PackWriter(scratch, compression=compression)
             stack.callback(indexing.packs.close)
-            if trace is not None or not is_in_index_order(source):
+            if trace is not None or not is_in_pack_order(source):
                 indexing.spool = Spool(scratch)
                 stack.callback(indexing.spool.close)
         return indexing.run(name, trace)
@@ -132,7 +133,9 @@ class _Indexing:
         traced = TracedChunks.find(trace, root, self._chunk_bytes) if trace is not None else None
         modules: Sequence[Entry] = ()
         if self.spool is not None:
-            modules = import_order(root, self._source.configuration, contents.beginning)
+            modules = import_order(
+                root, self._source.configuration, lambda entry: contents.beginning(entry, READ_BYTES)
+            )
         self._phase("index")
         put = PutReport()
         if self.packs is not None:
@@ -180,8 +183,7 @@ class _Indexing:
         """All packs of the image that the store has to get, as they are finished."""
         if traced is not None:
             yield from contents.lay_out(traced.chunks, index.digest, anew=True)
-        for entries in (modules, order):
-            yield from contents.lay_out(tree_order(entries, self._chunk_bytes), index.digest)
+        yield from contents.lay_out(tree_order((*modules, *order), self._chunk_bytes), index.digest)
 
     def _write_index(self, order: Sequence[Entry]) -> WrittenIndex:
         self._progress("writing the index")

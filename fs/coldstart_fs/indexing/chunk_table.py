@@ -112,13 +112,17 @@ class ChunkTable:
                 else:
                     self.new_bytes += size_bytes
 
-    def beginning(self, entry: Entry) -> bytes | None:
-        """The first chunk of a file that waits for its place; None of one that is elsewhere, or empty."""
-        digest, size_bytes = next(chunks_of(entry, self._chunk_bytes), (HOLE, 0))
-        where = self._table.get(digest, _PLACED)
-        if self._spool is None or where & _KIND != _SPOOLED:
+    def beginning(self, entry: Entry, most_bytes: int) -> bytes | None:
+        """What a file begins with that waits for its place; None of one that is elsewhere."""
+        if self._spool is None:
             return None
-        return self._spool.peek(where >> _SHIFT, size_bytes)
+        found = []
+        for digest, size_bytes in chunks_of(entry, self._chunk_bytes, 0, most_bytes):
+            where = self._table.get(digest, _PLACED)
+            if where & _KIND != _SPOOLED:
+                return None
+            found.append(self._spool.peek(where >> _SHIFT, size_bytes))
+        return b"".join(found)
 
     def lay_out(self, chunks: Iterable[Chunk], image: bytes, *, anew: bool = False) -> Iterator[FinishedPack]:
         """Bring chunks into packs in this order, the last one cut; packs come out as they are finished.

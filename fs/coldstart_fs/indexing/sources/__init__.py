@@ -11,7 +11,7 @@ from coldstart_fs.format.chunk import Piece
 from coldstart_fs.format.entry import Entry
 from coldstart_fs.indexing.progress import Progress
 
-__all__ = ["SPELLINGS", "Keep", "Progress", "Source", "is_in_index_order", "open_source"]
+__all__ = ["SPELLINGS", "Keep", "Progress", "Source", "is_in_pack_order", "open_source"]
 
 Keep = Callable[[Entry, Iterable[Piece]], None]
 """Takes a regular file's content; the pieces must be used up before it returns."""
@@ -80,8 +80,8 @@ def open_source(
     return opened
 
 
-def is_in_index_order(text: str) -> bool:
-    """Whether this source hands contents over in the order of the index, and none that the tree lacks."""
+def is_in_pack_order(text: str) -> bool:
+    """Whether this source hands contents over in the order of packs, and none that the tree lacks."""
     return text.startswith("dir:")
 
 

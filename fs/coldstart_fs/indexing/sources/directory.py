@@ -15,10 +15,13 @@ from coldstart_cli.errors import DataError, IoFailure, NotFoundError, Permission
 from coldstart_cli.files import mounts_below
 from coldstart_fs.format.chunk import Piece
 from coldstart_fs.format.entry import Entry, Xattrs, in_index_order
+from coldstart_fs.indexing.imports.order import import_order
+from coldstart_fs.indexing.imports.statements import READ_BYTES
 from coldstart_fs.indexing.sources import Keep, Progress
 from coldstart_fs.indexing.sources.tar import LARGEST_FILE_BYTES
 
 _SHOWN_END = 200
+_MODULES = (b".py", b".pyc")
 
 
 class Directory:
@@ -53,8 +56,14 @@ class Directory:
         root = self.read_tree(progress)
         progress("reading the files")
         progress.expect(sum(entry.size for entry in in_index_order(root) if entry.is_file))
+        modules = {entry: path for path, entry in _files(root, self._root) if path.endswith(_MODULES)}
+        first = import_order(root, self.configuration, lambda entry: _beginning(modules[entry], entry))
+        for entry in first:
+            keep(entry, _pieces(modules[entry], entry, chunk_bytes, progress))
+        kept = set(first)
         for path, entry in _files(root, self._root):
-            keep(entry, _pieces(path, entry, chunk_bytes, progress))
+            if entry not in kept:
+                keep(entry, _pieces(path, entry, chunk_bytes, progress))
         return root
 
     def read_tree(self, progress: Progress) -> Entry:
@@ -186,6 +195,12 @@ def _pieces(path: bytes, entry: Entry, chunk_bytes: int, progress: Progress) -> 
             _check_unchanged(descriptor, entry, path)
         finally:
             os.close(descriptor)
+
+
+def _beginning(path: bytes, entry: Entry) -> bytes:
+    """As much of a source as its imports are looked for in."""
+    first = next(_pieces(path, entry, READ_BYTES, Progress()), b"")
+    return b"" if isinstance(first, int) else bytes(first)
 
 
 def _check_unchanged(descriptor: int, entry: Entry, path: bytes) -> bool:
