@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from coldstart_fs.content.companions import Kind
 from coldstart_fs.content.reader import ImageReader
 from fs.readers import CHUNK, Desk, reader_desk
 
@@ -79,3 +80,27 @@ def test_ranges_behind_the_end_of_a_file_name_no_chunks(desk: Desk) -> None:
     everything = list(reader.unseen(desk.number, [(0, 1 << 40)]))
     assert len(everything) == 64
     assert not list(reader.unseen(desk.number, [(1 << 50, 1 << 40), (len(LARGE), 1)]))
+
+
+def test_what_is_brought_for_one_reason_in_vain_leaves_room_for_others(desk: Desk) -> None:
+    companions = desk.reader().bringer.companions
+    vain, good = Kind("vain"), Kind("good")
+    chunks = [desk.chunk(place) for place in range(64)]
+    assert companions.room_bytes(vain) == companions.room_bytes(good) == 384 << 10
+    companions.brought(chunks[:8], vain)
+    assert companions.room_bytes(vain) < 0
+    companions.brought(chunks[8:10], good)
+    for chunk in chunks[8:10]:
+        companions.used(chunk)
+    assert companions.room_bytes(good) == (384 << 10) + 2 * CHUNK
+    assert companions.brought_bytes == 10 * CHUNK
+    companions.brought(chunks[8:12], good)
+    assert companions.room_bytes(good) == (384 << 10) - 2 * CHUNK
+
+
+def test_there_are_never_too_many_reasons(desk: Desk) -> None:
+    companions = desk.reader().bringer.companions
+    for number in range(600):
+        companions.brought([desk.chunk(number % 64)], Kind("folder", b"%d" % number))
+        companions.used(desk.chunk(number % 64))
+    assert companions.used_bytes == 600 * CHUNK

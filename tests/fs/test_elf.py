@@ -65,6 +65,28 @@ def test_the_data_of_a_library_comes_with_its_first_page(lab: Lab, faulty: Fault
         assert len(faulty.requests) == asked
 
 
+def test_a_library_of_moderate_size_comes_whole(lab: Lab, faulty: FaultyServer) -> None:
+    content = LIBRARIES[0].read_bytes()
+    assert 2 * CHUNK_BYTES < len(content) < 8 << 20
+    lab.image(library=content)
+    faulty.root = lab.store
+    record = lab.mount(store=faulty.url)
+    with (record.mountpoint / "library").open("rb", buffering=0) as stream:
+        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        stream.read(4096)
+        wait_until(
+            lambda: (
+                lab.counters(record)["store_bytes"] == len(content)
+                and not lab.counters(record)["tiers"][0]["in_flight"]
+            ),
+            "the library is brought",
+        )
+        asked = len(faulty.requests)
+        stream.seek(0)
+        assert stream.read() == content
+        assert len(faulty.requests) == asked
+
+
 def linking(content: bytes) -> Linking:
     return Linking(content[:HEAD_BYTES], lambda offset, length: content[offset : offset + length])
 

@@ -104,6 +104,48 @@ def test_few_requests_are_on_their_way_beside_those_that_are_waited_for(desk: De
     assert len(asked) <= MOST_REQUESTS
 
 
+@pytest.fixture
+def shelf(tmp_path: Path) -> Iterator[Desk]:
+    """Small files, side by side in their pack in the order of their names."""
+    with reader_desk(tmp_path, b"content", **SMALL) as desk:
+        yield desk
+
+
+SMALL = {f"m{number:03}": random.Random(number).randbytes(4000) for number in range(500)}
+
+
+def read_small(reader: ImageReader, name: str) -> bool:
+    """Whether it was there already."""
+    number = reader.index.lookup(0, name.encode())
+    assert number is not None
+    found = reader.at_hand(number, 0, 4000)
+    if found is None:
+        assert reader.read(number, 0, 4000) == SMALL[name]
+        return False
+    assert found == SMALL[name]
+    return True
+
+
+def test_next_door_small_files_in_a_row_are_brought_on_from_there(shelf: Desk) -> None:
+    reader = shelf.reader()
+    waited = 0
+    for name in SMALL:
+        waited += not read_small(reader, name)
+        reader.settle()
+    assert waited <= 8
+    assert shelf.fetched_bytes == sum(map(len, SMALL.values()))
+    counters = reader.counters()
+    assert counters["companion_used_bytes"] == counters["companion_bytes"]
+
+
+def test_next_door_nothing_more_is_brought_where_it_is_not_read(shelf: Desk) -> None:
+    reader = shelf.reader()
+    for name in [*SMALL][::26]:  # each beside what the last one brought
+        read_small(reader, name)
+        reader.settle()
+    assert reader.neighbours.brought_bytes == 0
+
+
 def test_a_window_never_grows_beyond_its_bound_and_is_forgotten_for_far_places() -> None:
     windows = Windows()
     begin, sizes = 0, []
