@@ -416,8 +416,8 @@ def test_a_connection_that_comes_back_after_the_end_is_ended_too(lab: TierLab) -
     host, port = lab.cache.url.removeprefix("http://").split(":")
     connections = Connections(most_idle=4)
     connection = connections.new(Origin("http", host, int(port)), connect_seconds=60.0)
-    connection.connect(read_seconds=60.0)
+    connection.connect()
     connections.close()
     connections.keep(connection)
-    assert connection.http.sock is None
+    assert connection.socket is None
     assert connections.idle(connection.origin) is None

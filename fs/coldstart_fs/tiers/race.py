@@ -13,6 +13,7 @@ from typing import Protocol
 from coldstart_fs.tiers.attempt import Attempt, Stored
 from coldstart_fs.tiers.failure import Kind, TierFailure
 from coldstart_fs.tiers.source import Span
+from coldstart_fs.tiers.workers import Workers
 
 Check = Callable[[Stored], None]
 
@@ -116,6 +117,33 @@ class Race:
         del self._running[attempt]
         if self._failure is None or _gravity(failure) > _gravity(self._failure):
             self._failure = failure
+
+
+class StandIn:
+    """Waits in a thread of its own for what somebody works on who should be waiting himself."""
+
+    def __init__(self, wait: Callable[[], Stored], workers: Workers) -> None:
+        self.has_begun = False
+        self._wait = wait
+        self._workers = workers
+        self._verdicts: SimpleQueue[Stored | Exception] = SimpleQueue()
+
+    def begin(self) -> None:
+        self.has_begun = True
+        self._workers.run(self._run)
+
+    def verdict(self) -> Stored:
+        """What came of it; waits as long as the race does."""
+        verdict = self._verdicts.get()
+        if isinstance(verdict, Exception):
+            raise verdict
+        return verdict
+
+    def _run(self) -> None:
+        try:
+            self._verdicts.put(self._wait())
+        except Exception as error:  # noqa: BLE001 - it belongs to who works
+            self._verdicts.put(error)
 
 
 def _gravity(failure: TierFailure) -> tuple[bool, bool]:
