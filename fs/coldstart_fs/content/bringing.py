@@ -76,8 +76,10 @@ class Bringer:
             chunks = self._look(flight, file, chunks, suspects)
         if flight.origin >= 0 and len(chunks) == 1:
             chunks = self._with_companions(flight, chunks[0])
-        filled = self._cache.open_for_filling(flight.run.pack) if chunks else None
-        if not chunks or self._given_up(flight, attempt):
+        if not chunks:
+            return
+        filled = file if file is not None and file.writable else self._cache.open_for_filling(flight.run.pack)
+        if self._given_up(flight, attempt):
             return
         if filled is None or self._cache.failure is not None:
             flight.disk_since = 0.0
@@ -108,7 +110,9 @@ class Bringer:
             for other in self.companions.of(flight.origin, chunk)
             if not known or self.verified[other.position] != known
         ]
-        taken = self._flights.adopt(flight, around)
+        taken = self._flights.adopt(flight, around) if around else []
+        if not taken:
+            return [chunk]
         self.companions.brought(taken)
         return sorted([chunk, *taken], key=lambda chunk: chunk.offset)
 

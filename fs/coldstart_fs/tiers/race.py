@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Lock
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from coldstart_fs.tiers.attempt import Attempt, Stored
 from coldstart_fs.tiers.failure import Kind, TierFailure
@@ -49,8 +49,7 @@ class Sender(Protocol):
     def give_up(self, attempt: Attempt) -> None: ...
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     attempt: Attempt
     result: Stored | TierFailure
 
@@ -98,6 +97,8 @@ class Race:
 
     def _wait(self, impatient_at: float | None) -> Outcome | None:
         """The next outcome; None when it is time to look after those that are under way."""
+        with suppress(Empty):  # who waits has worked on it himself
+            return self.outcomes.get_nowait()
         wake = min(self.until, *(attempt.overdue_at for attempt in self._running))
         if impatient_at is not None:
             wake = min(wake, impatient_at)
