@@ -76,10 +76,8 @@ class Bringer:
             chunks = self._look(flight, file, chunks, suspects)
         if flight.origin >= 0 and len(chunks) == 1:
             chunks = self._with_companions(flight, chunks[0])
-        if not chunks:
-            return
-        filled = file if file is not None and file.writable else self._cache.open_for_filling(flight.run.pack)
-        if self._given_up(flight, attempt):
+        filled = self._to_fill(flight.run.pack, file) if chunks else None
+        if not chunks or self._given_up(flight, attempt):
             return
         if filled is None or self._cache.failure is not None:
             flight.disk_since = 0.0
@@ -99,6 +97,9 @@ class Bringer:
                 filled.unlock(run.offset, run.length)
         if theirs:
             self._await_others(flight, attempt, filled, theirs)
+
+    def _to_fill(self, pack: bytes, file: PackFile | None) -> PackFile | None:
+        return file if file is not None and file.writable else self._cache.open_for_filling(pack)
 
     def _with_companions(self, flight: Flight, chunk: PlacedChunk) -> list[PlacedChunk]:
         file = self._cache.opened(chunk.pack)

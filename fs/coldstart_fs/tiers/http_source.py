@@ -180,6 +180,8 @@ class _Incoming:
                 raise TierFailure(Kind.SLOW, answers.unreachable(self._place, answers.NO_ANSWER))
             self._window, self._before = attempt.heard_at, self._received
         count = self._next(view)
+        if not count:
+            return 0
         attempt.heard()
         if not self._received:
             self._window = attempt.heard_at

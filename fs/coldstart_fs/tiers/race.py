@@ -56,7 +56,7 @@ class Outcome(NamedTuple):
 
 @dataclass
 class Race:
-    """Run by who waits; attempts report to `outcomes` from their threads."""
+    """Run by who waits, or by his `StandIn`; attempts report to `outcomes` from their threads."""
 
     wanted: Wanted
     until: float
