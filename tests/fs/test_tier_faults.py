@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -286,6 +288,69 @@ def test_a_second_request_overtakes_a_silent_first_one(lab: TierLab, monkeypatch
     assert store.hedges_won >= 1
 
 
+@pytest.mark.parametrize("fault", [servers.stall_in_body, servers.drip])
+def test_a_second_request_overtakes_a_body_that_does_not_come(
+    lab: TierLab, monkeypatch: pytest.MonkeyPatch, fault: Fault
+) -> None:
+    monkeypatch.setattr("coldstart_fs.tiers.hedging.SHARE", 1.0)
+    monkeypatch.setattr("coldstart_fs.tiers.hedging._LEAST_SECONDS", 0.001)
+    packs = lab.packs(read_timeout_seconds=60.0)
+    for number in range(40):
+        read(packs, number * 10, 5000)
+    lab.cache.fault = fault
+    began = time.monotonic()
+    read(packs, seconds=60.0)
+    assert time.monotonic() - began < 20
+    assert packs.counters()[1].hedges_won >= 1
+
+
+def test_who_waits_asks_himself_on_a_connection_that_is_there(
+    lab: TierLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packs = lab.alone()
+    read(packs)
+
+    def another(*_: object) -> None:
+        raise AssertionError("a hop into another thread")
+
+    monkeypatch.setattr("coldstart_fs.tiers.workers.Workers.run", another)
+    for number in range(5):
+        read(packs, number * 10, 5000)
+
+
+@pytest.mark.parametrize("fault", [servers.drip, servers.silence, servers.stall_in_body])
+def test_the_deadline_holds_for_who_asks_himself(lab: TierLab, fault: Fault) -> None:
+    packs = lab.packs(read_timeout_seconds=60.0)
+    read(packs)  # on both, so that connections are there
+    lab.cache.fault = servers.reset
+    read(packs)
+    lab.cache.fault = lab.store.fault = fault
+    began = time.monotonic()
+    with pytest.raises(UnreachableError, match="no answer in time"):
+        read(packs, seconds=0.8)
+    assert time.monotonic() - began < 20
+
+
+def test_a_connection_that_ended_is_made_anew_in_another_thread(
+    lab: TierLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names are looked up on the way, which nobody can interrupt."""
+    packs = lab.alone()
+    read(packs)
+    lab.store.fault = servers.first(1, servers.reset)  # the server had gone
+    threads: list[str] = []
+
+    def connect(*arguments: object) -> socket.socket:
+        threads.append(threading.current_thread().name)
+        return made(*arguments)
+
+    made: Callable[..., socket.socket] = socket.create_connection
+    monkeypatch.setattr(socket, "create_connection", connect)
+    read(packs)
+    assert threads == ["coldstart-fetch"]
+    assert packs.counters()[0].errors == {}
+
+
 def test_a_silent_cache_is_not_doubled_with_requests(lab: TierLab) -> None:
     packs = lab.packs()
     for number in range(40):
@@ -416,8 +481,8 @@ def test_a_connection_that_comes_back_after_the_end_is_ended_too(lab: TierLab) -
     host, port = lab.cache.url.removeprefix("http://").split(":")
     connections = Connections(most_idle=4)
     connection = connections.new(Origin("http", host, int(port)), connect_seconds=60.0)
-    connection.connect(read_seconds=60.0)
+    connection.connect()
     connections.close()
     connections.keep(connection)
-    assert connection.http.sock is None
+    assert connection.socket is None
     assert connections.idle(connection.origin) is None

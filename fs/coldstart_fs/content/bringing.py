@@ -83,7 +83,7 @@ class Bringer:
             chunks = self._look(flight, file, chunks, suspects)
         if flight.origin >= 0 and len(chunks) == 1:
             chunks = self._with_companions(flight, chunks[0])
-        filled = self._cache.open_for_filling(flight.run.pack) if chunks else None
+        filled = self._to_fill(flight.run.pack, file) if chunks else None
         if not chunks or self._given_up(flight, attempt):
             return
         if filled is None or self._cache.failure is not None:
@@ -105,6 +105,9 @@ class Bringer:
         if theirs:
             self._await_others(flight, attempt, filled, theirs)
 
+    def _to_fill(self, pack: bytes, file: PackFile | None) -> PackFile | None:
+        return file if file is not None and file.writable else self._cache.open_for_filling(pack)
+
     def _with_companions(self, flight: Flight, chunk: PlacedChunk) -> list[PlacedChunk]:
         file = self._cache.opened(chunk.pack)
         if file is not None and file.original:
@@ -112,7 +115,9 @@ class Bringer:
         known = 0 if file is None else file.generation
         found, kind = self.companions.of(flight.origin, chunk)
         around = [other for other in found if not known or self.verified[other.position] != known]
-        taken = self._flights.adopt(flight, around)
+        taken = self._flights.adopt(flight, around) if around else []
+        if not taken:
+            return [chunk]
         self.companions.brought(taken, kind)
         return sorted([chunk, *taken], key=lambda chunk: chunk.offset)
 

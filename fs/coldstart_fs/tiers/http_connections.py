@@ -8,12 +8,12 @@ import socket
 import ssl
 import time
 from collections import deque
-from http.client import HTTPConnection, HTTPSConnection
 from ssl import SSLContext
 from threading import Lock
 from typing import NamedTuple
 
 _IDLE_SECONDS = 30.0
+_PORTS = {"http": 80, "https": 443}
 
 
 class Origin(NamedTuple):
@@ -29,35 +29,54 @@ class Connection:
         self.origin = origin
         self.used = False
         self.idle_since = 0.0
-        if tls is not None:
-            self.http: HTTPConnection = HTTPSConnection(
-                origin.host, origin.port, timeout=connect_seconds, context=tls
-            )
-        else:
-            self.http = HTTPConnection(origin.host, origin.port, timeout=connect_seconds)
+        self.socket: socket.socket | None = None
+        self._tls = tls
+        self._seconds = connect_seconds
+        self._idle = select.poll()
 
-    def connect(self, *, read_seconds: float) -> None:
-        self.http.connect()
-        assert self.http.sock is not None
-        self.http.sock.settimeout(read_seconds)
+    def connect(self) -> None:
+        port = _PORTS[self.origin.scheme] if self.origin.port is None else self.origin.port
+        connected = socket.create_connection((self.origin.host, port), self._seconds)
+        try:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                connected = self._tls.wrap_socket(connected, server_hostname=self.origin.host)
+        except BaseException:
+            connected.close()
+            raise
+        self._idle.register(connected, select.POLLIN | select.POLLHUP)
+        self.socket = connected
+
+    def send(self, data: bytes, *, seconds: float) -> None:
+        self._waiting(seconds).sendall(data)
+
+    def receive(self, view: memoryview, *, seconds: float) -> int:
+        """What has come, at least a byte; 0 at the end of the connection, `TimeoutError` after a silence."""
+        return self._waiting(seconds).recv_into(view)
+
+    def _waiting(self, seconds: float) -> socket.socket:
+        assert self.socket is not None
+        if seconds != self._seconds:
+            self.socket.settimeout(seconds)
+            self._seconds = seconds
+        return self.socket
 
     def interrupt(self) -> None:
         """Wake whoever reads from it, in another thread; its state is then good for nothing."""
-        if (connected := self.http.sock) is not None:
+        if (connected := self.socket) is not None:
             # the plain socket's: that of TLS would pull away what the reader uses
             socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self.http.close()
+        connected, self.socket = self.socket, None
+        if connected is not None:
+            connected.close()
 
     def still_open(self) -> bool:
         """An idle connection that has something to say says that it ends."""
-        connected = self.http.sock
-        if connected is None or time.monotonic() - self.idle_since > _IDLE_SECONDS:
+        if self.socket is None or time.monotonic() - self.idle_since > _IDLE_SECONDS:
             return False
-        poll = select.poll()
-        poll.register(connected, select.POLLIN | select.POLLHUP)
-        return not poll.poll(0)
+        return not self._idle.poll(0)
 
 
 class Connections:

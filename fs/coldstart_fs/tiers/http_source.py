@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import email.utils  # noqa: F401 - `Retry-After` may be a date, when nothing can be imported any more
 import errno
 import re
 import socket
 import ssl
-import time
-from http.client import HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected, responses
+from http import HTTPStatus
+from typing import NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
 
 from coldstart_cli.errors import DataError, IoFailure
@@ -15,14 +16,14 @@ from coldstart_cli.version import __version__
 from coldstart_fs.stores import answers
 from coldstart_fs.stores.object_clients import Location
 from coldstart_fs.stores.object_errors import of_status
-from coldstart_fs.tiers.attempt import Attempt, Stored
+from coldstart_fs.tiers.attempt import Attempt, MustNotHang, Stored
 from coldstart_fs.tiers.backoff import retry_after_seconds
 from coldstart_fs.tiers.failure import Kind, TierFailure
+from coldstart_fs.tiers.http_answer import Answer, BadAnswer, Ended
 from coldstart_fs.tiers.http_connections import Connection, Connections, Origin
 from coldstart_fs.tiers.settings import TierSettings
 from coldstart_fs.tiers.source import Span
 
-_PIECE_BYTES = 256 << 10
 SLOWEST_BYTES = 64 << 10
 """A server that sends less than this in its read timeout is as good as silent."""
 _LARGEST_WHOLE_BYTES = 4 << 20
@@ -31,6 +32,17 @@ _LARGEST_OBJECT_BYTES = 1 << 30
 _LARGEST_REFUSAL_BYTES = 16 << 10
 _REDIRECTS = 5
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(?:(\d+)|\*)")
+_TARGET = re.compile(r"/[!-~]*")
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+
+
+class _Address(NamedTuple):
+    """Where an object is: a URL, and what a request for it consists of."""
+
+    url: str
+    origin: Origin
+    request: str
+    """Without the headers that are one request's."""
 
 
 class HttpSource:
@@ -40,6 +52,8 @@ class HttpSource:
         self._location = location
         self._settings = settings
         self._connections = Connections(most_idle=settings.concurrency)
+        self._addresses: dict[str, _Address] = {}
+        """One for each pack."""
 
     @property
     def name(self) -> str:
@@ -47,28 +61,29 @@ class HttpSource:
 
     def read(self, key: str, span: Span | None, attempt: Attempt, *, fresh: bool) -> Stored:
         place = f"{self._location.url}/{key}"
-        url = quote(place, safe="/:@[]%!$&'()*+,;=~")
-        headers = {"User-Agent": f"coldstart/{__version__}", "Accept-Encoding": "identity"}
-        if span is not None:
-            headers["Range"] = f"bytes={span.offset}-{span.offset + span.length - 1}"
+        address = self._addresses.get(key)
+        if address is None:
+            address = self._addresses[key] = _address(quote(place, safe="/:@[]%!$&'()*+,;=~"))
+        headers = "\r\n"
         if fresh:
-            headers["Cache-Control"] = "no-cache"
+            headers = "Cache-Control: no-cache\r\n\r\n"
+        if span is not None:
+            headers = f"Range: bytes={span.offset}-{span.offset + span.length - 1}\r\n{headers}"
         for _ in range(_REDIRECTS):
-            connection, response = self._ask(url, headers, attempt, place)
+            connection, answer = self._ask(address, headers, span, attempt, place)
             reusable = False
             try:
-                if response.status in {301, 302, 303, 307, 308} and (to := response.getheader("Location")):
-                    url = _redirected(url, to, place)
+                if answer.status in {301, 302, 303, 307, 308} and (to := answer.headers.get("location")):
+                    address = _redirected(address.url, to, place)
                     continue
-                data = self._answer(response, span, attempt, place)
-                reusable = not response.will_close and response.isclosed()
-            except (OSError, HTTPException) as error:
+                data = self._body(answer, span, place)
+                reusable = answer.leaves_open
+            except (OSError, BadAnswer) as error:
                 raise _network_failure(error, place) from error
             else:
                 return data
             finally:
                 attempt.unbreakable()
-                response.close()
                 if reusable:
                     self._connections.keep(connection)
                 else:
@@ -79,28 +94,29 @@ class HttpSource:
         self._connections.close()
 
     def _ask(
-        self, url: str, headers: dict[str, str], attempt: Attempt, place: str
-    ) -> tuple[Connection, HTTPResponse]:
+        self, address: _Address, headers: str, span: Span | None, attempt: Attempt, place: str
+    ) -> tuple[Connection, Answer]:
         """An answer's head. A kept connection that the server has closed meanwhile is nobody's failure."""
-        parts = urlsplit(url)
-        assert parts.hostname is not None
-        origin = Origin(parts.scheme, parts.hostname, parts.port)
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        connection = self._connections.idle(origin)
+        connection = self._connections.idle(address.origin)
         while True:
             if connection is None:
+                if attempt.must_not_hang:
+                    raise MustNotHang
                 connection = self._connections.new(
-                    origin, connect_seconds=self._settings.connect_timeout_seconds
+                    address.origin, connect_seconds=self._settings.connect_timeout_seconds
                 )
             try:
                 attempt.breakable_by(connection.interrupt)
                 if not connection.used:
-                    connection.connect(read_seconds=self._settings.read_timeout_seconds)
+                    connection.connect()
                     attempt.breakable_by(connection.interrupt)
-                connection.http.request("GET", target, headers=headers)
-                response = connection.http.getresponse()
-                attempt.heard()
-            except (OSError, HTTPException) as error:
+                incoming = _Incoming(connection, attempt, place)
+                # nothing is under way on this connection: so little never waits to be sent
+                connection.send(
+                    (address.request + headers).encode("ascii"), seconds=attempt.silence_seconds()
+                )
+                return connection, Answer(incoming.receive, room_bytes=0 if span is None else span.length)
+            except (OSError, BadAnswer) as error:
                 attempt.unbreakable()
                 connection.close()
                 stale = connection.used and isinstance(error, ConnectionError)
@@ -111,91 +127,97 @@ class HttpSource:
                 attempt.unbreakable()
                 connection.close()
                 raise
-            else:
-                return connection, response
 
-    def _answer(self, response: HTTPResponse, span: Span | None, attempt: Attempt, place: str) -> Stored:
-        if response.status not in {200, 206}:
-            raise self._refusal(response, place)
-        if answers.is_page(response.getheader("Content-Type")):
+    def _body(self, answer: Answer, span: Span | None, place: str) -> Stored:
+        if answer.status not in {200, 206}:
+            raise self._refusal(answer, place)
+        if answers.is_page(answer.headers.get("content-type")):
             raise TierFailure(Kind.PAGE, answers.page_came(place))
-        if response.getheader("Content-Encoding", "identity").lower() != "identity":
+        if answer.headers.get("content-encoding", "identity").lower() != "identity":
             raise TierFailure(Kind.OTHER, DataError(f"server encodes what it sends: {place}"))
         if span is None:
-            return self._whole(response, attempt, place)
-        if response.status == 200:
-            return self._cut_out(response, span, attempt, place)
-        _check_range(response, span, place)
-        said = response.length
+            return _whole(answer, place)
+        if answer.status == 200:
+            return _cut_out(answer, span, place)
+        _check_range(answer, span, place)
+        said = answer.length
         if said is not None and said != span.length:
             raise TierFailure(
                 Kind.RANGE,
                 answers.cut_short(place, came_bytes=said, length=span.length, offset=span.offset),
             )
-        data = self._receive(response, span.length, attempt, place)
-        if said is None and response.read(1):
+        data = answer.take(span.length)
+        if said is None and not answer.has_ended():
             raise TierFailure(Kind.RANGE, answers.other_range(place))
         return data
 
-    def _whole(self, response: HTTPResponse, attempt: Attempt, place: str) -> Stored:
-        if response.status != 200:
-            raise TierFailure(Kind.RANGE, answers.other_range(place))
-        if response.length is None or response.length > _LARGEST_OBJECT_BYTES:
-            raise TierFailure(Kind.OTHER, DataError(f"server does not say how long an object is: {place}"))
-        return self._receive(response, response.length, attempt, place)
-
-    def _cut_out(self, response: HTTPResponse, span: Span, attempt: Attempt, place: str) -> Stored:
-        """A whole object for a range: taken while it is small."""
-        size = response.length
-        if size is None or size > max(_LARGEST_WHOLE_BYTES, span.length):
-            raise TierFailure(Kind.WHOLE, answers.no_ranges(place))
-        data = self._receive(response, size, attempt, place)[span.offset : span.offset + span.length]
-        if len(data) != span.length:
-            raise TierFailure(
-                Kind.SHORT,
-                answers.cut_short(place, came_bytes=len(data), length=span.length, offset=span.offset),
-            )
-        return data
-
-    def _receive(self, response: HTTPResponse, length: int, attempt: Attempt, place: str) -> bytearray:
-        """Exactly `length` bytes of a body. A drip counts as silence."""
-        data = bytearray(length)
-        view = memoryview(data)
-        filled = since = 0
-        window = time.monotonic()
-        while filled < length:
-            filled += _some(response, view[filled : filled + _PIECE_BYTES])
-            attempt.heard()
-            if attempt.heard_at - window > self._settings.read_timeout_seconds:
-                if filled - since < SLOWEST_BYTES and filled < length:
-                    raise TierFailure(Kind.SLOW, answers.unreachable(place, answers.NO_ANSWER))
-                window, since = attempt.heard_at, filled
-        if not response.chunked:
-            response.close()  # it does not know that it was read to its end
-        return data
-
-    def _refusal(self, response: HTTPResponse, place: str) -> TierFailure:
-        status = response.status
-        body = response.read(_LARGEST_REFUSAL_BYTES).decode("utf-8", "replace")
-        error = of_status(status, responses.get(status, ""), body, place, self._location.permission_hint)
+    def _refusal(self, answer: Answer, place: str) -> TierFailure:
+        status = answer.status
+        body = answer.beginning(_LARGEST_REFUSAL_BYTES).decode("utf-8", "replace")
+        error = of_status(status, _PHRASES.get(status, ""), body, place, self._location.permission_hint)
         return TierFailure(
             _kind_of_status(status),
             error,
-            retry_after_seconds=retry_after_seconds(response.getheader("Retry-After")),
+            retry_after_seconds=retry_after_seconds(answer.headers.get("retry-after")),
         )
 
 
-def _some(response: HTTPResponse, view: memoryview) -> int:
-    """What has come of a body, at least a byte: the client's own `readinto` waits until all is there."""
-    if response.chunked:
-        piece = response.read1(len(view))
-        view[: len(piece)] = piece
-        count = len(piece)
-    else:
-        count = response.fp.readinto1(view) if response.fp is not None else 0
-    if not count:
-        raise IncompleteRead(b"", len(view))
-    return count
+class _Incoming:
+    """What comes for one attempt over a connection. A drip counts as silence."""
+
+    def __init__(self, connection: Connection, attempt: Attempt, place: str) -> None:
+        self._connection = connection
+        self._attempt = attempt
+        self._place = place
+        self._received = self._before = 0
+        self._window = 0.0
+        """When the last time began in which enough must come; `_before` had come until then."""
+
+    def receive(self, view: memoryview) -> int:
+        attempt = self._attempt
+        if self._received and attempt.heard_at - self._window > attempt.read_seconds:
+            if self._received - self._before < SLOWEST_BYTES:
+                raise TierFailure(Kind.SLOW, answers.unreachable(self._place, answers.NO_ANSWER))
+            self._window, self._before = attempt.heard_at, self._received
+        count = self._next(view)
+        if not count:
+            return 0
+        attempt.heard()
+        if not self._received:
+            self._window = attempt.heard_at
+        self._received += count
+        return count
+
+    def _next(self, view: memoryview) -> int:
+        seconds = self._attempt.silence_seconds()
+        try:
+            return self._connection.receive(view, seconds=seconds)
+        except TimeoutError:
+            if not self._attempt.silent():
+                raise
+        return self._connection.receive(view, seconds=self._attempt.read_seconds)
+
+
+def _whole(answer: Answer, place: str) -> Stored:
+    if answer.status != 200:
+        raise TierFailure(Kind.RANGE, answers.other_range(place))
+    if answer.length is None or answer.length > _LARGEST_OBJECT_BYTES:
+        raise TierFailure(Kind.OTHER, DataError(f"server does not say how long an object is: {place}"))
+    return answer.take(answer.length)
+
+
+def _cut_out(answer: Answer, span: Span, place: str) -> Stored:
+    """A whole object for a range: taken while it is small."""
+    size = answer.length
+    if size is None or size > max(_LARGEST_WHOLE_BYTES, span.length):
+        raise TierFailure(Kind.WHOLE, answers.no_ranges(place))
+    data = answer.take(size)[span.offset : span.offset + span.length]
+    if len(data) != span.length:
+        raise TierFailure(
+            Kind.SHORT,
+            answers.cut_short(place, came_bytes=len(data), length=span.length, offset=span.offset),
+        )
+    return data
 
 
 def _kind_of_status(status: int) -> Kind:
@@ -210,9 +232,9 @@ def _kind_of_status(status: int) -> Kind:
     return Kind.SERVER if status >= 500 or status == 408 else Kind.OTHER
 
 
-def _check_range(response: HTTPResponse, span: Span, place: str) -> None:
+def _check_range(answer: Answer, span: Span, place: str) -> None:
     """Refuse another range than the one that was asked for."""
-    match = _CONTENT_RANGE.fullmatch(response.getheader("Content-Range", "").strip())
+    match = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", ""))
     if match is None:
         raise TierFailure(Kind.RANGE, answers.other_range(place))
     first, last = int(match[1]), int(match[2])
@@ -227,21 +249,37 @@ def _check_range(response: HTTPResponse, span: Span, place: str) -> None:
         raise TierFailure(Kind.RANGE, answers.other_range(place))
 
 
-def _redirected(url: str, to: str, place: str) -> str:
+def _address(url: str) -> _Address:
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    if not _TARGET.fullmatch(target):  # it would end the line that it stands in
+        raise ValueError("not a URL's path")
+    host = parts.hostname.encode("idna").decode("ascii") if not parts.hostname.isascii() else parts.hostname
+    host = f"[{host}]" if ":" in host else host
+    if parts.port is not None:
+        host = f"{host}:{parts.port}"
+    request = (
+        f"GET {target} HTTP/1.1\r\nHost: {host}\r\n"
+        f"Accept-Encoding: identity\r\nUser-Agent: coldstart/{__version__}\r\n"
+    )
+    return _Address(url, Origin(parts.scheme, parts.hostname, parts.port), request)
+
+
+def _redirected(url: str, to: str, place: str) -> _Address:
     target = urljoin(url, to)
     try:
         parts = urlsplit(target)
-        _ = parts.port
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname)
+        if usable and (parts.scheme == "https" or url.startswith("http:")):  # never from TLS to plain text
+            return _address(target)
     except ValueError:
-        parts = urlsplit("")
-    usable = parts.scheme in {"http", "https"} and bool(parts.hostname)
-    if not usable or (url.startswith("https:") and parts.scheme != "https"):  # never from TLS to plain text
-        text = f"cannot use `{place}`: it is redirected to no usable address"
-        raise TierFailure(Kind.OTHER, IoFailure(text))
-    return target
+        pass
+    text = f"cannot use `{place}`: it is redirected to no usable address"
+    raise TierFailure(Kind.OTHER, IoFailure(text)) from None
 
 
-def _network_failure(error: OSError | HTTPException, place: str) -> TierFailure:
+def _network_failure(error: OSError | BadAnswer, place: str) -> TierFailure:
     """What the network did, in one word and in our words; the cause's own may hold a redirect's secrets."""
     if isinstance(error, ssl.SSLEOFError):
         return TierFailure(Kind.RESET, answers.unreachable(place, answers.ENDED))
@@ -263,7 +301,6 @@ _NETWORK: tuple[tuple[type[Exception], Kind, str], ...] = (
     (socket.gaierror, Kind.DNS, answers.NO_NAME),
     (TimeoutError, Kind.TIMEOUT, answers.NO_ANSWER),
     (ConnectionRefusedError, Kind.CONNECT, answers.REFUSED),
-    (IncompleteRead, Kind.RESET, answers.ENDED),
-    (RemoteDisconnected, Kind.RESET, answers.ENDED),
+    (Ended, Kind.RESET, answers.ENDED),
     (ConnectionError, Kind.RESET, answers.RESET),
 )

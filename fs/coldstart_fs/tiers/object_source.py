@@ -13,7 +13,7 @@ from coldstart_cli.errors import (
 )
 from coldstart_fs.stores import answers
 from coldstart_fs.stores.store import Store
-from coldstart_fs.tiers.attempt import Attempt, Stored
+from coldstart_fs.tiers.attempt import Attempt, MustNotHang, Stored
 from coldstart_fs.tiers.failure import Kind, TierFailure
 from coldstart_fs.tiers.source import Span
 
@@ -44,6 +44,8 @@ class ObjectSource:
         return self._store.url
 
     def read(self, key: str, span: Span | None, attempt: Attempt, *, fresh: bool) -> Stored:
+        if attempt.must_not_hang:
+            raise MustNotHang
         del fresh  # nothing stands between the store and us
         try:
             if span is None:

@@ -57,7 +57,7 @@ class TieredPacks:
     def fetch(self, pack: bytes, offset: int, length: int, *, deadline: float, check: Check) -> Stored:
         """Bytes of a pack for which `check` raised no `DataError`, by `deadline` on the monotonic clock.
 
-        `check` runs in other threads, never twice at a time, and sees no bytes after those returned.
+        `check` runs in any thread, never twice at a time, and sees no bytes after those returned.
         A store that stopped answering is asked until the deadline, and `OUTAGE_SECONDS` at most.
         """
         wanted = Wanted(pack_key(pack), Span(offset, length), check)

@@ -8,11 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Lock
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from coldstart_fs.tiers.attempt import Attempt, Stored
 from coldstart_fs.tiers.failure import Kind, TierFailure
 from coldstart_fs.tiers.source import Span
+from coldstart_fs.tiers.workers import Workers
 
 Check = Callable[[Stored], None]
 
@@ -48,15 +49,14 @@ class Sender(Protocol):
     def give_up(self, attempt: Attempt) -> None: ...
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     attempt: Attempt
     result: Stored | TierFailure
 
 
 @dataclass
 class Race:
-    """Run by who waits; attempts report to `outcomes` from their threads."""
+    """Run by who waits, or by his `StandIn`; attempts report to `outcomes` from their threads."""
 
     wanted: Wanted
     until: float
@@ -97,6 +97,8 @@ class Race:
 
     def _wait(self, impatient_at: float | None) -> Outcome | None:
         """The next outcome; None when it is time to look after those that are under way."""
+        with suppress(Empty):  # who waits has worked on it himself
+            return self.outcomes.get_nowait()
         wake = min(self.until, *(attempt.overdue_at for attempt in self._running))
         if impatient_at is not None:
             wake = min(wake, impatient_at)
@@ -116,6 +118,33 @@ class Race:
         del self._running[attempt]
         if self._failure is None or _gravity(failure) > _gravity(self._failure):
             self._failure = failure
+
+
+class StandIn:
+    """Waits in a thread of its own for what somebody works on who should be waiting himself."""
+
+    def __init__(self, wait: Callable[[], Stored], workers: Workers) -> None:
+        self.has_begun = False
+        self._wait = wait
+        self._workers = workers
+        self._verdicts: SimpleQueue[Stored | Exception] = SimpleQueue()
+
+    def begin(self) -> None:
+        self.has_begun = True
+        self._workers.run(self._run)
+
+    def verdict(self) -> Stored:
+        """What came of it; waits as long as the race does."""
+        verdict = self._verdicts.get()
+        if isinstance(verdict, Exception):
+            raise verdict
+        return verdict
+
+    def _run(self) -> None:
+        try:
+            self._verdicts.put(self._wait())
+        except Exception as error:  # noqa: BLE001 - it belongs to who works
+            self._verdicts.put(error)
 
 
 def _gravity(failure: TierFailure) -> tuple[bool, bool]:

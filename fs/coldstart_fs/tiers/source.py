@@ -21,7 +21,10 @@ class Source(Protocol):
     def name(self) -> str: ...
 
     def read(self, key: str, span: Span | None, attempt: Attempt, *, fresh: bool) -> Stored:
-        """The span of an object, or the whole; `fresh` asks caches on the way not to answer themselves."""
+        """The span of an object, or the whole; `fresh` asks caches on the way not to answer themselves.
+
+        `MustNotHang` where the attempt must not, and the source cannot be interrupted wherever it waits.
+        """
         ...
 
     def close(self) -> None:

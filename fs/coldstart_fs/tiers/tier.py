@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from threading import BoundedSemaphore
 
 from coldstart_cli.errors import DataError, IoFailure, UnreachableError
 from coldstart_fs.stores import answers
-from coldstart_fs.tiers.attempt import Attempt, GivenUp, Stored
+from coldstart_fs.tiers.attempt import Attempt, GivenUp, MustNotHang, Stored
 from coldstart_fs.tiers.backoff import full_jitter
 from coldstart_fs.tiers.breaker import Breaker, Permit, State
 from coldstart_fs.tiers.counters import TierCounters
 from coldstart_fs.tiers.failure import Kind, TierFailure
 from coldstart_fs.tiers.hedging import HedgeBudget, Silences
 from coldstart_fs.tiers.link import Link
-from coldstart_fs.tiers.race import Outcome, Race, Wanted
+from coldstart_fs.tiers.race import Outcome, Race, StandIn, Wanted
 from coldstart_fs.tiers.settings import TierSettings
 from coldstart_fs.tiers.source import Source
 from coldstart_fs.tiers.workers import Workers
@@ -84,9 +85,10 @@ class Tier:
     def _race(self, wanted: Wanted, *, until: float, hedge_to: Tier, fresh: bool) -> Stored:
         """One request, and a second one when the first is silent for longer than usual."""
         race = Race(wanted, until)
-        first = self._begin(wanted, race, until=until, fresh=fresh)
+        first = self._begin(wanted, until=until)
         size_bytes = 0 if wanted.span is None else wanted.span.length
         self._budget.asked(size_bytes)
+        patience_seconds = self._silences.patience_seconds
 
         def second() -> tuple[Attempt, Tier] | None:
             if not self._budget.take(size_bytes):
@@ -97,56 +99,74 @@ class Tier:
                 return None
             return attempt, hedge_to
 
-        return race.run(first, self, patience_seconds=self._silences.patience_seconds, second=second)
+        def wait() -> Stored:
+            return race.run(first, self, patience_seconds=patience_seconds, second=second)
 
-    def _begin(self, wanted: Wanted, race: Race, *, until: float, fresh: bool) -> Attempt:
+        stand_in = StandIn(wait, self._workers)
+        first.by_who_waits(stand_in.begin, patience_seconds=patience_seconds, until=until)
+        try:
+            self._work(wanted, race, first, hedge=False, fresh=fresh)
+        except BaseException:  # a signal, in the main thread
+            self.give_up(first)
+            raise
+        first.by_another()
+        return stand_in.verdict() if stand_in.has_begun else wait()
+
+    def _begin(self, wanted: Wanted, *, until: float) -> Attempt:
         permit = self.breaker.enter()
         if permit is None:
             self._counters.passed_over()
             raise self._skipped(wanted.key, "it failed a moment ago and is left alone")
-        patience = until - time.monotonic() if self.last else min(_SLOT_SECONDS, until - time.monotonic())
-        if not self._slots.acquire(timeout=max(0.0, patience)):
-            self.breaker.nothing(permit)
-            self._counters.passed_over()
-            raise self._skipped(wanted.key, "all its requests are taken")
-        return self._send(wanted, race, permit, hedge=False, fresh=fresh)
+        if not self._slots.acquire(blocking=False):
+            left = until - time.monotonic()
+            if not self._slots.acquire(timeout=max(0.0, left if self.last else min(_SLOT_SECONDS, left))):
+                self.breaker.nothing(permit)
+                self._counters.passed_over()
+                raise self._skipped(wanted.key, "all its requests are taken")
+        return self._attempt(permit, hedge=False)
 
     def hedge(self, wanted: Wanted, race: Race) -> Attempt | None:
         """A second request, unless the tier is in trouble or busy itself."""
         if self.breaker.state is not State.CLOSED or not self._slots.acquire(blocking=False):
             return None
-        return self._send(wanted, race, Permit(probe=False), hedge=True, fresh=False)
+        attempt = self._attempt(Permit(probe=False), hedge=True)
+        self._workers.run(partial(self._work, wanted, race, attempt, hedge=True, fresh=False))
+        return attempt
 
-    def _send(self, wanted: Wanted, race: Race, permit: Permit, *, hedge: bool, fresh: bool) -> Attempt:
-        attempt = Attempt(
+    def _attempt(self, permit: Permit, *, hedge: bool) -> Attempt:
+        self._counters.began(hedge=hedge)
+        return Attempt(
             permit,
             read_seconds=self.settings.read_timeout_seconds,
             connect_seconds=self.settings.connect_timeout_seconds,
         )
-        self._counters.began(hedge=hedge)
 
-        def work() -> None:
-            try:
-                result = self._result(wanted, attempt, fresh=fresh)
-            finally:
-                self._slots.release()
-            if result is None:
-                return  # who gave it up has counted it
-            if isinstance(result, TierFailure):
-                if not attempt.settle():
-                    return
-                self._failed(attempt, result)
-            else:
-                seconds = time.monotonic() - attempt.started
-                self._counters.answered(len(result), seconds, hedge=hedge)
-                self.breaker.succeeded(attempt.permit)
-                if attempt.first_byte_seconds is not None:
-                    self._silences.heard_after(attempt.first_byte_seconds)
-                    self.link.heard(attempt.first_byte_seconds, seconds, len(result))
-            race.outcomes.put(Outcome(attempt, result))
-
-        self._workers.run(work)
-        return attempt
+    def _work(self, wanted: Wanted, race: Race, attempt: Attempt, *, hedge: bool, fresh: bool) -> None:
+        """Report what comes of an attempt, and give its slot back."""
+        try:
+            result = self._result(wanted, attempt, fresh=fresh)
+        except MustNotHang:
+            attempt.by_another()
+            self._workers.run(partial(self._work, wanted, race, attempt, hedge=hedge, fresh=fresh))
+            return
+        except BaseException:
+            self._slots.release()
+            raise
+        self._slots.release()
+        if result is None:
+            return  # who gave it up has counted it
+        if isinstance(result, TierFailure):
+            if not attempt.settle():
+                return
+            self._failed(attempt, result)
+        else:
+            seconds = time.monotonic() - attempt.started
+            self._counters.answered(len(result), seconds, hedge=hedge)
+            self.breaker.succeeded(attempt.permit)
+            if attempt.first_byte_seconds is not None:
+                self._silences.heard_after(attempt.first_byte_seconds)
+                self.link.heard(attempt.first_byte_seconds, seconds, len(result))
+        race.outcomes.put(Outcome(attempt, result))
 
     def _result(self, wanted: Wanted, attempt: Attempt, *, fresh: bool) -> Stored | TierFailure | None:
         """Right bytes, the attempt being settled; why there are none; None when nobody waits any more."""
@@ -154,6 +174,8 @@ class Tier:
             data = self.source.read(wanted.key, wanted.span, attempt, fresh=fresh)
         except GivenUp:
             return None
+        except MustNotHang:
+            raise
         except TierFailure as failure:
             return failure
         except Exception as error:  # noqa: BLE001 - whoever waits must hear of it

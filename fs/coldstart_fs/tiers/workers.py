@@ -1,4 +1,4 @@
-"""Threads for attempts: kept while they are of use, and abandoned with the process."""
+"""Threads for attempts and for stand-ins: kept while they are of use, and abandoned with the process."""
 
 from __future__ import annotations
 
