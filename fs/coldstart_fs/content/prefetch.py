@@ -59,7 +59,12 @@ class Prefetcher:
         self._request_bytes = _FIRST_BYTES
 
     def run(
-        self, ranges: Iterable[tuple[int, int, int]], *, into: Hand | None, stop: Callable[[], bool]
+        self,
+        ranges: Iterable[tuple[int, int, int]],
+        *,
+        into: Hand | None,
+        stop: Callable[[], bool],
+        most_bytes: int = LARGEST_BYTES,
     ) -> Prefetched:
         """Bring ranges, window by window, the first ones first."""
         batch = _Batch(into)
@@ -74,9 +79,9 @@ class Prefetcher:
                 batch.failed_bytes += length
                 continue
             while window_bytes >= _WINDOW_BYTES or len(window) >= _WINDOW_CHUNKS:
-                self._bring(window, batch, stop)
+                self._bring(window, batch, stop, most_bytes)
                 window, window_bytes = {}, 0
-        self._bring(window, batch, stop)
+        self._bring(window, batch, stop, most_bytes)
         batch.wait(0)
         return batch.report()
 

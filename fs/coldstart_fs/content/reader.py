@@ -21,7 +21,7 @@ from coldstart_fs.content.neighbours import LEAST_BYTES, Neighbours
 from coldstart_fs.content.pack_file import PackFile
 from coldstart_fs.content.pack_map import PackMap
 from coldstart_fs.content.packs import PackSource
-from coldstart_fs.content.prefetch import Hand, Prefetched, Prefetcher
+from coldstart_fs.content.prefetch import LARGEST_BYTES, Hand, Prefetched, Prefetcher
 from coldstart_fs.content.reading import Done, Read
 from coldstart_fs.content.room import CacheLimits
 from coldstart_fs.content.slots import REQUESTS
@@ -257,9 +257,10 @@ class ImageReader:
         *,
         into: Hand | None = None,
         stop: Callable[[], bool] = lambda: False,
+        most_bytes: int = LARGEST_BYTES,
     ) -> Prefetched:
         """Bring ranges (inode number, offset, length) into the cache, in this order, neighbours together."""
-        return self.prefetcher.run(ranges, into=into, stop=stop)
+        return self.prefetcher.run(ranges, into=into, stop=stop, most_bytes=most_bytes)
 
     def forget(self, chunk: PlacedChunk) -> None:
         """Look for a chunk in the cache, or fetch it, also where it is in memory."""

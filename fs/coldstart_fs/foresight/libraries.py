@@ -12,6 +12,7 @@ from threading import Lock
 
 from coldstart_fs.content.companions import Kind
 from coldstart_fs.content.fetch import Content
+from coldstart_fs.content.prefetch import Hand
 from coldstart_fs.content.reader import ImageReader
 from coldstart_fs.content.workers import Workers
 from coldstart_fs.foresight import code, elf
@@ -41,9 +42,11 @@ _FOLDERS = (
 class Libraries:
     """`opened` is for the request loop; the rest happens in threads. What fails costs speed only."""
 
-    def __init__(self, reader: ImageReader) -> None:
+    def __init__(self, reader: ImageReader, into: Hand) -> None:
+        """`into` gets what was brought, in threads that must not wait."""
         self.foreseen_bytes = 0
         self._reader = reader
+        self._into = into
         self._index = reader.index
         self._paths = InodePaths(reader.index)
         self._workers = Workers("libraries", _THREADS)
@@ -82,29 +85,24 @@ class Libraries:
     def _bring_whole(self, number: int, size_bytes: int) -> bool:
         """Whether all of a file may come, although not all of it will be read."""
         file = self._reader.chunks.file(number)
-        places = [
-            offset // file.chunk_bytes for _, offset, _ in self._reader.unseen(number, [(0, size_bytes)])
+        missing = list(self._reader.unseen(number, [(0, size_bytes)]))
+        chunks = [
+            chunk for _, offset, _ in missing if (chunk := file[offset // file.chunk_bytes]) is not None
         ]
-        chunks = [chunk for place in places if (chunk := file[place]) is not None]
         companions = self._reader.bringer.companions
         if sum(chunk.end - chunk.offset for chunk in chunks) > companions.room_bytes(_WHOLE):
             return False
         companions.brought(chunks, _WHOLE)
         with self._lock:
             self.foreseen_bytes += sum(chunk.size_bytes for chunk in chunks)
-        self._reader.prefetcher.bring(
-            sorted(chunks, key=lambda chunk: (chunk.pack, chunk.offset)),
-            on_landed=lambda _: None,
-            request_seconds=_REQUEST_SECONDS,
-            most_bytes=_REQUEST_BYTES,
-        )
+        self._reader.prefetch_all(missing, into=self._into, most_bytes=_REQUEST_BYTES)
         return True
 
     def _bring(self, number: int, ranges: Iterable[tuple[int, int]]) -> None:
         missing = list(dict.fromkeys(self._reader.unseen(number, ranges)))
         with self._lock:
             self.foreseen_bytes += sum(length for _, _, length in missing)
-        self._reader.prefetch_all(missing)
+        self._reader.prefetch_all(missing, into=self._into)
 
     def _begin_needed(self, number: int, linking: elf.Linking) -> None:
         names, folders = linking.needed_libraries()

@@ -107,7 +107,7 @@ def serve_image(
     else:
         session.resume(born_with.negotiated)
         keeper.send({"serving": True, "descriptor": session.descriptor})
-    server = ImageServer(reader, session)
+    server = ImageServer(reader, session, may_push=lambda: not tracing.replays)
 
     def counters() -> dict[str, Any]:
         tiers = [tier.as_json() for tier in packs.counters()]

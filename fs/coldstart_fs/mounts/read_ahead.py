@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -31,11 +31,12 @@ _PUSHED_BYTES = 64 << 20
 class ReadAhead:
     """`saw` is for the request loop; the rest happens in threads."""
 
-    def __init__(self, reader: ImageReader, session: Session) -> None:
+    def __init__(self, reader: ImageReader, session: Session, may_push: Callable[[], bool]) -> None:
         self._reader = reader
         self._session = session
+        self._may_push = may_push
         self._streams = Streams()
-        self._libraries = Libraries(reader)
+        self._libraries = Libraries(reader, self._take_foreseen)
         self._folders = Folders(reader)
         self._orders = Workers("read ahead", _ORDERS)
         # one that does nothing else: the kernel lets a push wait for a page that a reader waits for
@@ -113,12 +114,36 @@ class ReadAhead:
 
     def _take(self, order: Order, stream: Stream, offset: int, data: Content) -> None:
         """In a thread of the reader, which must not wait for the kernel."""
+        if self._has_room(data):
+            self._pushes.submit(partial(self._push, order, stream, offset, data))
+
+    def _take_foreseen(self, number: int, offset: int, data: Content) -> None:
+        """As `_take`. A replay pushes by itself, and an audit of it wants to see what is read."""
+        if self._may_push() and self._has_room(data):
+            self._pushes.submit(partial(self._push_foreseen, number, offset, data))
+
+    def _push_foreseen(self, number: int, offset: int, data: Content) -> None:
+        try:
+            if not self._stopped and self._session.store(number + 1, offset, data):
+                self._counters["pushed_bytes"] += len(data)
+                observer = self._reader.observer
+                if observer is not None:  # nobody will ask us for it, and most of it is read
+                    observer(number, offset, len(data))
+        finally:
+            self._is_pushed(data)
+
+    def _has_room(self, data: Content) -> bool:
+        """Whether so much more may wait for the kernel."""
         with self._lock:
             if self._waiting_bytes + len(data) > _PUSHED_BYTES:
                 self._counters["dropped_bytes"] += len(data)
-                return
+                return False
             self._waiting_bytes += len(data)
-        self._pushes.submit(partial(self._push, order, stream, offset, data))
+        return True
+
+    def _is_pushed(self, data: Content) -> None:
+        with self._lock:
+            self._waiting_bytes -= len(data)
 
     def _push(self, order: Order, stream: Stream, offset: int, data: Content) -> None:
         view = memoryview(data)
@@ -132,8 +157,7 @@ class ReadAhead:
                 if self._session.store(order.number + 1, begin, view[begin - offset : end - offset]):
                     self._counters["pushed_bytes"] += end - begin
         finally:
-            with self._lock:
-                self._waiting_bytes -= len(view)
+            self._is_pushed(data)
 
 
 def _without_marks(begin: int, end: int, marks: Iterable[int]) -> list[tuple[int, int]]:

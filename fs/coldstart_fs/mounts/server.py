@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -49,17 +50,20 @@ _PADDING = tuple(bytes(-length % 8) for length in range(LONGEST_NAME_BYTES + 1))
 class ImageServer:
     """A read-only image. Node id = index inode + 1, so that any server of this image can answer for it.
 
-    Files and folders have no handles: a read names its node, and an image never changes.
+    Files and folders have no handles: a read names its node, and an image never changes. While `may_push`
+    says so, what the loading of libraries will read goes into the page cache unasked.
     """
 
-    def __init__(self, reader: ImageReader, session: Session) -> None:
+    def __init__(
+        self, reader: ImageReader, session: Session, may_push: Callable[[], bool] = lambda: True
+    ) -> None:
         self._reader = reader
         self._session = session
         session.name_of = self._name_of
         self._index = index = reader.index
         self._chunk_bytes = index.chunk_bytes
         self._has_xattrs = index.has_xattrs
-        self._read_ahead = ReadAhead(reader, session)
+        self._read_ahead = ReadAhead(reader, session, may_push)
         self._statfs_out = STATFS_OUT.pack(
             max(1, -(-index.content_bytes // _STATFS_BLOCK_BYTES)),
             0,

@@ -87,6 +87,11 @@ class MountTracing:
         if self._options.replay is not Mode.OFF and not successor:
             Thread(target=self._start_replay, args=(self._options,), name="trace", daemon=True).start()
 
+    @property
+    def replays(self) -> bool:
+        """Whether a trace is replayed, or was."""
+        return self._coverage.replays
+
     def watched(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """The handlers, with a note of each question before its answer."""
         recorder = self._recorder

@@ -119,6 +119,28 @@ def test_all_of_a_file_that_is_read_backwards_is_recorded(lab: Lab, faulty: Faul
     assert all(begin <= end for (_, end), (begin, _) in pairwise(spans))
 
 
+def test_what_of_a_library_was_in_memory_before_it_was_asked_for_is_recorded(
+    lab: Lab, faulty: FaultyServer
+) -> None:
+    library = next(Path("/usr/lib").glob("*-linux-gnu/libstdc++.so.6.*"), Path("/bin/bash"))
+    content = library.read_bytes()
+    digest = lab.index(lab.tree(library=content))
+    faulty.root = lab.store
+    record = lab.mount(store=faulty.url, traces=options(lab))
+    with (record.mountpoint / "library").open("rb", buffering=0) as stream:
+        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        stream.read(4096)
+        wait_until(
+            lambda: lab.counters(record)["read_ahead"]["pushed_bytes"] > len(content) // 2,
+            "most of the library is in memory",
+        )
+        stream.seek(0)
+        assert stream.read() == content
+    lab.unmount(record)
+    reads = [read for read in kept(lab, digest).reads if read.path == b"library"]
+    assert sum(read.length for read in reads) == len(content)
+
+
 def test_after_a_replay_no_read_of_a_traced_range_reaches_the_server(lab: Lab, image: bytes) -> None:
     record = traced(lab)
     start(record)
