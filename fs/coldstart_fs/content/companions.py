@@ -13,7 +13,7 @@ from coldstart_fs.content.pack_map import PackMap
 
 # what one request brings along, and how large a file may be for that: round trips cost more than these bytes
 _WINDOW_BYTES = 96 << 10
-_SMALL_BYTES = 64 << 10
+_SMALL_BYTES = 127 << 10
 # what may lie about unused: a share of what was used, and a beginning
 _SHARE = 4
 _BEGINNING_BYTES = 8 << 20

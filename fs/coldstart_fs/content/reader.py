@@ -262,6 +262,16 @@ class ImageReader:
         """Bring ranges (inode number, offset, length) into the cache, in this order, neighbours together."""
         return self.prefetcher.run(ranges, into=into, stop=stop, most_bytes=most_bytes)
 
+    def was_read(self, number: int, offset: int, length: int) -> None:
+        """Hear of a range that the kernel had already, so that nobody asked for it here."""
+        if self.observer is not None:
+            self.observer(number, offset, length)
+        file = self.chunks.file(number)
+        for place in range(offset // file.chunk_bytes, -(-(offset + length) // file.chunk_bytes)):
+            chunk = file[place]
+            if chunk is not None and self._unused[chunk.position]:
+                self._companions.used(chunk)
+
     def forget(self, chunk: PlacedChunk) -> None:
         """Look for a chunk in the cache, or fetch it, also where it is in memory."""
         self._memory.forget(chunk.position)

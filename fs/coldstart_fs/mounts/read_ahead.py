@@ -62,9 +62,8 @@ class ReadAhead:
         if step is None:
             return
         stream, used_offset, used_bytes = step
-        observer = self._reader.observer
-        if used_bytes and observer is not None:  # it was read without our being asked
-            observer(number, used_offset, used_bytes)
+        if used_bytes:
+            self._reader.was_read(number, used_offset, used_bytes)
         if not stream.slow:  # the kernel's own read-ahead does as well, with one copy less
             return
         while order := self._streams.order(stream, number, _ORDERED_BYTES - self._ordered_bytes):
@@ -126,9 +125,8 @@ class ReadAhead:
         try:
             if not self._stopped and self._session.store(number + 1, offset, data):
                 self._counters["pushed_bytes"] += len(data)
-                observer = self._reader.observer
-                if observer is not None:  # nobody will ask us for it, and most of it is read
-                    observer(number, offset, len(data))
+                # nobody will ask us for it, and most of it is read
+                self._reader.was_read(number, offset, len(data))
         finally:
             self._is_pushed(data)
 
