@@ -1,4 +1,4 @@
-"""Which chunks of an image stand where in its packs: neighbours there are neighbours in the tree."""
+"""Which chunks of an image stand where in its packs: neighbours there are read together, mostly."""
 
 from __future__ import annotations
 
