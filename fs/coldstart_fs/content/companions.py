@@ -117,10 +117,12 @@ class Companions:
             )
 
     def _number(self, kind: Kind) -> int:
-        number = self._kinds.setdefault(kind, min(len(self._kinds) + 1, _MOST_KINDS))
-        if number == len(self._accounts):
-            self._accounts.append(_Account())
-        return number
+        if (number := self._kinds.get(kind)) is not None:
+            return number
+        if len(self._accounts) > _MOST_KINDS:
+            return _MOST_KINDS
+        self._accounts.append(_Account())
+        return self._kinds.setdefault(kind, len(self._accounts) - 1)
 
     def _beside(self, chunk: PlacedChunk, left_bytes: int) -> list[PlacedChunk]:
         """Small files that touch it in its pack, those after it first."""
@@ -147,5 +149,5 @@ def _following(file: FileChunks, chunk: PlacedChunk) -> list[PlacedChunk]:
     """The next chunk of a large file: a library is read here and there, and mostly soon beside that."""
     place = file.place_after(chunk)
     found = file[place] if place < len(file) else None
-    beside = found is not None and found.pack == chunk.pack and found.offset == chunk.end
-    return [found] if found is not None and beside else []
+    touches = found is not None and found.pack == chunk.pack and found.offset == chunk.end
+    return [found] if found is not None and touches else []

@@ -84,10 +84,11 @@ class Neighbours:
 
     def reached(self, position: int) -> None:
         """Hear that a chunk which was brought is read: what comes after its window is next."""
-        if (window := self._middles.pop(position, None)) is None:
+        if position not in self._middles:  # without the lock: the request loop asks for each chunk
             return
         with self._lock:
-            if self._running >= MOST_REQUESTS:
+            window = self._middles.pop(position, None)
+            if window is None or self._running >= MOST_REQUESTS:
                 return
             self._running += 1
             following = self._windows.after(window)
@@ -102,9 +103,10 @@ class Neighbours:
             self.ended()
             return
         self._companions.brought(chunks, NEIGHBOURS)
-        self._middles[chunks[len(chunks) // 2].position] = window
-        while len(self._middles) > _MOST_MIDDLES:
-            self._middles.pop(next(iter(self._middles)), None)
+        with self._lock:
+            self._middles[chunks[len(chunks) // 2].position] = window
+            if len(self._middles) > _MOST_MIDDLES:
+                del self._middles[next(iter(self._middles))]
         self._flights.join(
             chunks,
             _Request(self, chunks),

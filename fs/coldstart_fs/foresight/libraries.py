@@ -30,7 +30,6 @@ _MOST_CODE_BYTES = 1 << 20
 _LARGEST_WHOLE_BYTES = 8 << 20
 # who waits for a chunk on its way waits for all of its request
 _REQUEST_BYTES = 1 << 20
-_REQUEST_SECONDS = 60.0
 _WHOLE = Kind("whole library", beginning_bytes=4 << 20)
 # where libraries are looked for, whatever /etc/ld.so.conf says; of those that exist
 _FOLDERS = (
