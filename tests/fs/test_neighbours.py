@@ -12,6 +12,7 @@ from coldstart_fs.content.neighbours import MOST_REQUESTS
 from coldstart_fs.content.reader import ImageReader
 from coldstart_fs.content.windows import LARGEST_BYTES, Windows
 from coldstart_fs.tiers.link import Link
+from conftest import wait_until
 from fs import servers
 from fs.readers import CHUNK, Desk, reader_desk
 
@@ -35,6 +36,12 @@ def far(desk: Desk, free_bytes: int) -> ImageReader:
 def read(desk: Desk, reader: ImageReader, place: int, chunks: int = 1) -> None:
     found = reader.read(desk.number, place * CHUNK, chunks * CHUNK)
     assert bytes(found) == desk.part(place, chunks)
+    settle(reader)
+
+
+def settle(reader: ImageReader) -> None:
+    """Wait for what nobody waits for."""
+    wait_until(lambda: not reader.neighbours.running, "neighbours are brought")
     reader.settle()
 
 
@@ -131,7 +138,7 @@ def test_next_door_small_files_in_a_row_are_brought_on_from_there(shelf: Desk) -
     waited = 0
     for name in SMALL:
         waited += not read_small(reader, name)
-        reader.settle()
+        settle(reader)
     assert waited <= 8
     assert shelf.fetched_bytes == sum(map(len, SMALL.values()))
     counters = reader.counters()
@@ -142,7 +149,7 @@ def test_next_door_nothing_more_is_brought_where_it_is_not_read(shelf: Desk) -> 
     reader = shelf.reader()
     for name in [*SMALL][::26]:  # each beside what the last one brought
         read_small(reader, name)
-        reader.settle()
+        settle(reader)
     assert reader.neighbours.brought_bytes == 0
 
 

@@ -50,6 +50,8 @@ class Neighbours:
     ) -> None:
         self.brought_bytes = 0
         """Of chunks that nobody had asked for."""
+        self.running = 0
+        """Requests of its own that are on their way."""
         self.free_bytes: Callable[[], int] = lambda: 0
         """How much the link gives for free, as `tiers.link.Link` has it."""
         self._chunks = chunks
@@ -62,7 +64,6 @@ class Neighbours:
         self._windows = Windows()
         self._middles: dict[int, Window] = {}
         """By position: the window whose middle that chunk is. Whoever reads it will read on."""
-        self._running = 0
         self._lock = Lock()
 
     def missed(self, run: Run) -> None:
@@ -76,9 +77,9 @@ class Neighbours:
             window = self._windows.around(run.pack, run.offset, run.end, first_bytes, largest_bytes)
             # next door a request has along what is worth it the first time
             is_brought = not is_far and window.size_bytes <= NEAR_BYTES
-            if is_brought or self._running >= MOST_REQUESTS:
+            if is_brought or self.running >= MOST_REQUESTS:
                 return
-            self._running += 1
+            self.running += 1
         wanted = {chunk.position for chunk in run.chunks}
         self._submit(partial(self._bring, window, wanted, None if is_far else run.offset))
 
@@ -88,9 +89,9 @@ class Neighbours:
             return
         with self._lock:
             window = self._middles.pop(position, None)
-            if window is None or self._running >= MOST_REQUESTS:
+            if window is None or self.running >= MOST_REQUESTS:
                 return
-            self._running += 1
+            self.running += 1
             following = self._windows.after(window)
         self._submit(partial(self._bring, following, set(), (window.begin + window.end) // 2))
 
@@ -143,7 +144,7 @@ class Neighbours:
 
     def ended(self, brought_bytes: int = 0) -> None:
         with self._lock:
-            self._running -= 1
+            self.running -= 1
             self.brought_bytes += brought_bytes
 
 
