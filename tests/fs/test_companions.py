@@ -43,6 +43,13 @@ def test_small_files_of_a_folder_come_in_few_requests(desk: Desk) -> None:
     assert counters["companion_bytes"] == counters["companion_used_bytes"] > 500_000
 
 
+def test_small_files_are_brought_backwards_too(desk: Desk) -> None:
+    reader = desk.reader()
+    for name, content in reversed(SMALL.items()):
+        assert read(reader, name) == content
+    assert len(desk.ranges()) < 15
+
+
 def test_the_next_chunk_of_a_large_file_comes_along(desk: Desk) -> None:
     reader = desk.reader()
     reader.read(desk.number, 10 * CHUNK, 100)

@@ -45,6 +45,22 @@ def test_a_header_that_lies_leads_nowhere() -> None:
     assert all(offset + length <= 5000 for offset, length in loader_ranges(bytes(head), 5000))
 
 
+def test_overlapping_headers_and_folders_without_end_are_not_followed(tmp_path: Path) -> None:
+    content = bytearray(LIBRARIES[0].read_bytes())
+    content[54:58] = (1).to_bytes(2, "little") + (3900).to_bytes(2, "little")  # e_phentsize, e_phnum
+    assert loader_ranges(bytes(content[:HEAD_BYTES]), len(content)) == []
+    content[54:58] = (56).to_bytes(2, "little") + (60_000).to_bytes(2, "little")
+    assert len(loader_ranges(bytes(content[:HEAD_BYTES]), len(content))) <= 64
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("gcc is not installed")
+    library, folders = tmp_path / "libmade.so", ":".join(f"$ORIGIN/{number}" for number in range(90))
+    command = [compiler, "-shared", "-x", "c", "/dev/null", f"-Wl,-rpath,{folders}", "-o", library]
+    subprocess.run(command, check=True, timeout=120, capture_output=True)
+    _, found = linking(library.read_bytes()).needed_libraries()
+    assert found == [b"$ORIGIN/%d" % number for number in range(32)]
+
+
 def test_the_data_of_a_library_comes_with_its_first_page(lab: Lab, faulty: FaultyServer) -> None:
     content = LIBRARIES[0].read_bytes()
     lab.image(library=content)

@@ -70,8 +70,9 @@ def test_addresses_that_constructors_take_are_found_in_their_code(library: bytes
         for place in addresses_taken(library[begin : begin + length], begin)
     }
     assert {where["table"] + _SIZE // 2, where["called"]} <= taken
-    assert linking.is_beside(where["table"], where["begin"])
-    assert not linking.is_beside(1 << 40, where["begin"])
+    first, end = linking.segment_around(where["begin"])
+    assert first <= where["table"] < where["table"] + _SIZE <= end < len(library)
+    assert linking.segment_around(1 << 40) == (1 << 40, 1 << 40)
 
 
 def test_functions_end_where_the_next_one_begins_and_are_read_within_a_bound() -> None:

@@ -146,3 +146,33 @@ def test_the_beginning_of_a_refusal() -> None:
     assert answer_of(HEAD + b"123").beginning(100) == b"123"
     assert answer_of(HEAD + b"12345").beginning(3) == b"123"
     assert answer_of(CHUNKED + b"2\r\nab\r\n0\r\n\r\n").beginning(100) == b"ab"
+
+
+def test_a_server_that_only_announces_answers_is_given_up() -> None:
+    wire = Wire(b"HTTP/1.1 100 Continue\r\nA: " + b"x" * 60_000 + b"\r\n\r\n", piece_bytes=4096)
+    wire.left *= 100
+    with pytest.raises(BadAnswer):
+        Answer(wire, room_bytes=5)
+    assert len(wire.left) > 80 * 60_000
+    interim = b"HTTP/1.1 103 Early Hints\r\n\r\n" * 4
+    assert answer_of(interim + HEAD + b"12345").take(5) == b"12345"
+
+
+def test_trailers_without_end_are_given_up() -> None:
+    answer = answer_of(CHUNKED + b"1\r\nx\r\n0\r\n" + b"A: b\r\n" * 10_000)
+    assert answer.beginning(1) == b"x"
+    with pytest.raises(BadAnswer):
+        answer.has_ended()
+
+
+def test_what_was_taken_of_a_body_in_small_chunks_gives_way() -> None:
+    body = b"1;" + b"e" * 3000 + b"\r\nx\r\n"
+    answer = answer_of(CHUNKED + body * 1000 + b"0\r\n\r\n", piece_bytes=5000)
+    assert answer.take(1000) == b"x" * 1000
+    assert answer.has_ended()
+    assert len(answer._buffer) < 64 << 10
+
+
+def test_a_space_before_a_colon_hides_no_header() -> None:
+    with pytest.raises(BadAnswer):
+        answer_of(HEAD.replace(b"Length:", b"Length :") + b"12345")

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,34 @@ def test_any_bytes_are_a_source() -> None:
     assert list(imported(b"")) == []
     assert list(imported(os.urandom(10_000) + b"\nimport found"))[-1:] == [Statement(b"found", ())]
     assert len(list(imported(b"from x import (" + b"a," * 10_000))) <= 1
-    assert len(list(imported(b"import " + b",".join([b"a"] * 20_000)))) == 20_000
+    assert len(list(imported(b"import " + b",".join(b"a%d" % number for number in range(20_000))))) == 4096
+    assert list(imported(b"from " + b"x." * 20_000 + b"y import z")) == []
+
+
+def test_comments_in_parentheses_may_hold_anything() -> None:
+    source = b"from x import (  # (why)\n    one,  # not two, three)\n    # from y import z\n    four,\n)\n"
+    assert list(imported(source)) == [Statement(b"x", (b"one", b"four"))]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"from . import(\n", b"from . import (#\n", b"from . import (a,\n", b"import a,a,a,a,\\\n", b"from"],
+)
+def test_no_source_takes_long(line: bytes) -> None:
+    source = (line * 128_000)[: 128 << 10]
+    started = time.process_time()
+    for _ in imported(source):
+        pass
+    assert time.process_time() - started < 2  # milliseconds; minutes where it would be quadratic
+
+
+def test_a_small_tree_cannot_make_a_long_walk() -> None:
+    deep, files = PACKAGES, {}
+    source = "from " + ".".join("x" * 30) + " import " + ",".join("a" * 60_000)
+    for _ in range(30):
+        deep += "/x"
+        files[f"{deep}/__init__.py"] = source
+    assert len(Tree(files).order()) == 30
 
 
 # --- their order ---
@@ -280,6 +308,19 @@ def test_packs_begin_with_the_modules_in_their_order_from_images_and_from_folder
         stores.append({key: store.get(key) for key in store.list("packs/")})
         assert packed(store) == [digest for digest in contents if digest != chunk_digest(b"")]
     assert stores[0] == stores[1]
+
+
+def test_a_folder_may_have_modules_under_any_second_name(tmp_path: Path) -> None:
+    folder = tmp_path / "root" / PACKAGES
+    (folder / "__pycache__").mkdir(parents=True)
+    (folder / "z.py").write_bytes(b"import y\n")
+    (folder / "y.py").write_bytes(b"")
+    (folder / "__pycache__" / "z.cpython-311.pyc").write_bytes(b"code")
+    os.link(folder / "z.py", folder / "a")
+    os.link(folder / "__pycache__" / "z.cpython-311.pyc", folder / "__pycache__" / "a")
+    store = open_store(str(tmp_path / "store"), create=True)
+    index_image(f"dir:{tmp_path / 'root'}", store=store, name="image")
+    assert packed(store)[0] == chunk_digest(b"code")
 
 
 def test_modules_that_the_store_has_stay_where_they_are(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ class Companions:
         """False where the link is long: there much more is brought, in requests of its own (`neighbours`)."""
         self.on_used: Callable[[int], None] = lambda _: None
         """Hears of each of them that is asked for after all; must not wait."""
+        self.is_here: Callable[[int], bool] = lambda _: False
+        """By position: whether a chunk need not be brought."""
         self._chunks = chunks
         self._pack_map = pack_map
         self._lock = Lock()
@@ -130,7 +132,7 @@ class Companions:
         after: list[PlacedChunk] = []
         for position in places.within(chunk.pack, chunk.end, chunk.end + left_bytes):
             found = self._chunks.placed(position)
-            if found.size_bytes > _SMALL_BYTES or found.offset != (after or [chunk])[-1].end:
+            if self._ends(found) or found.offset != (after or [chunk])[-1].end:
                 break
             left_bytes -= found.end - found.offset
             if left_bytes < 0:
@@ -139,10 +141,14 @@ class Companions:
         before: list[PlacedChunk] = []
         for position in reversed(places.within(chunk.pack, chunk.offset - left_bytes, chunk.offset)):
             found = self._chunks.placed(position)
-            if found.size_bytes > _SMALL_BYTES or found.end != (before or [chunk])[-1].offset:
+            if self._ends(found) or found.end != (before or [chunk])[-1].offset:
                 break
             before.append(found)
         return [*reversed(before), *after]
+
+    def _ends(self, chunk: PlacedChunk) -> bool:
+        """Whether nothing is brought from here on: a large file, or what is here already."""
+        return chunk.size_bytes > _SMALL_BYTES or self.is_here(chunk.position)
 
 
 def _following(file: FileChunks, chunk: PlacedChunk) -> list[PlacedChunk]:

@@ -113,6 +113,7 @@ class ImageReader:
             self._workers.submit,
         )
         self._companions.on_used = self.neighbours.reached
+        self._companions.is_here = self.expects
         self.bringer.on_miss.append(self.neighbours.missed)
         self._companions.is_wanted = lambda: self.neighbours.free_bytes() < LEAST_BYTES
         self._pack_map: PackMap | None = None

@@ -14,7 +14,9 @@ Read = Callable[[int, int], bytes]
 # beyond that, loading takes its time whatever we bring
 _MOST_BYTES = 64 << 20
 _LARGEST_UNSIZED_BYTES = 16 << 20
-_MOST_LIBRARIES = 256
+_MOST_LIBRARIES = 128
+_MOST_FOLDERS = 32
+_MOST_SEGMENTS = 64
 _MOST_CONSTRUCTORS = 4096
 _LONGEST_NAME_BYTES = 1024
 _LARGEST_DYNAMIC_BYTES = 64 << 10
@@ -23,6 +25,7 @@ _X86_64 = b"\x3e\x00"
 _MACHINE = slice(18, 20)
 _HEADER = Struct("<16x16xQ14xHH")  # where program headers are, how long each is, and how many
 _PROGRAM = Struct("<IIQQQQ")  # kind, flags, offset, two addresses, size in the file
+_PROGRAM_BYTES = 56
 _ENTRY = Struct("<QQ")  # of the dynamic section: tag and value
 _RELOCATION = Struct("<QQq")  # where, what, addend
 _ADDRESS = Struct("<Q")
@@ -117,14 +120,12 @@ class Linking:
             addresses = list(self._relocated(array, array + array_bytes))
         return [offset for address in addresses if address and (offset := self._offset(address)) is not None]
 
-    def is_beside(self, offset: int, code: int) -> bool:
-        """Whether a place is loaded from the same segment as code, as far apart in memory."""
-        return any(
-            segment.kind == _LOAD
-            and segment.offset <= min(offset, code)
-            and max(offset, code) < segment.offset + segment.size_bytes
-            for segment in self._segments
-        )
+    def segment_around(self, offset: int) -> tuple[int, int]:
+        """From where to where the segment of a place reaches: there distances in memory are the file's."""
+        for segment in self._segments:
+            if segment.kind == _LOAD and segment.offset <= offset < segment.offset + segment.size_bytes:
+                return segment.offset, segment.offset + segment.size_bytes
+        return offset, offset
 
     def needed_libraries(self) -> tuple[list[bytes], list[bytes]]:
         """The names of libraries that the file needs, and its own folders to look for them in."""
@@ -138,7 +139,7 @@ class Linking:
             return [self._read(table + place, _LONGEST_NAME_BYTES).split(b"\0", 1)[0] for place in places]
 
         folders = [folder for path in names(_RPATH, _RUNPATH) for folder in path.split(b":") if folder]
-        return [name for name in names(_NEEDED) if name and b"/" not in name], folders
+        return [name for name in names(_NEEDED) if name and b"/" not in name], folders[:_MOST_FOLDERS]
 
     def _dynamic_section(self) -> Iterator[tuple[int, int]]:
         dynamic = next((segment for segment in self._segments if segment.kind == _DYNAMIC), None)
@@ -197,7 +198,9 @@ def _segments(head: bytes) -> list[_Segment]:
     found = []
     try:
         place, entry_bytes, count = _HEADER.unpack_from(head)
-        for number in range(count):
+        if entry_bytes < _PROGRAM_BYTES:
+            return []
+        for number in range(min(count, _MOST_SEGMENTS)):
             kind, flags, offset, address, _, size_bytes = _PROGRAM.unpack_from(
                 head, place + number * entry_bytes
             )

@@ -26,6 +26,9 @@ _AROUND_BYTES = 64 << 10
 # of constructors, and as many of what they refer to: 48 MiB each at most
 _MOST_PLACES = 256
 _MOST_CODE_BYTES = 1 << 20
+# what is remembered of folders that libraries may stand in
+_MOST_FOLDERS = 1024
+_LONGEST_PATH_BYTES = 1024
 # of programs and libraries up to that size 85 % of the chunks and more are read
 _LARGEST_WHOLE_BYTES = 8 << 20
 # who waits for a chunk on its way waits for all of its request
@@ -110,6 +113,7 @@ class Libraries:
         with self._lock:
             origin = b"/" + self._paths.path(number).rpartition(b"/")[0]
         own = [folder.replace(b"${ORIGIN}", b"$ORIGIN").replace(b"$ORIGIN", origin) for folder in folders]
+        own = [folder for folder in own if len(folder) <= _LONGEST_PATH_BYTES]
         for name in names:
             if (found := self._find(name, own)) is not None:
                 self._begin(found)
@@ -120,12 +124,11 @@ class Libraries:
         if not linking.is_x86_64:
             return
         # they run as soon as the file is loaded: what they register and read is next
-        taken = {
-            place
-            for begin, length in code.function_ranges(places, _MOST_CODE_BYTES)
-            for place in code.addresses_taken(self._read(number, begin, length), begin)
-            if linking.is_beside(place, begin)
-        }
+        taken: set[int] = set()
+        for begin, length in code.function_ranges(places, _MOST_CODE_BYTES):
+            first, end = linking.segment_around(begin)
+            found = code.addresses_taken(self._read(number, begin, length), begin)
+            taken.update(place for place in found if first <= place < end)
         self._bring_around(number, sorted(taken))
 
     def _bring_around(self, number: int, places: Iterable[int]) -> None:
@@ -149,11 +152,13 @@ class Libraries:
         return None
 
     def _folder(self, path: bytes) -> tuple[int, bytes] | None:
-        if path not in self._folders:
-            node = resolve(self._index, path)
-            found = None if node is None or not node.inode.is_directory else (node.inode.number, node.path)
+        if path in self._folders:
+            return self._folders[path]
+        node = resolve(self._index, path)
+        found = None if node is None or not node.inode.is_directory else (node.inode.number, node.path)
+        if len(self._folders) < _MOST_FOLDERS:
             self._folders[path] = found
-        return self._folders[path]
+        return found
 
     def _read(self, number: int, offset: int, length: int) -> bytes:
         """Bytes of a file that nobody waits for, and no trace tells of."""

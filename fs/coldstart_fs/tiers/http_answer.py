@@ -15,6 +15,8 @@ Receive = Callable[[memoryview], int]
 _HEAD_BYTES = 1 << 10
 _LARGEST_HEAD_BYTES = 64 << 10
 _LONGEST_LINE_BYTES = 4 << 10
+_MOST_INTERIM = 8
+_MOST_TRAILERS = 64
 _HEAD_END = re.compile(rb"\n\r?\n")
 _FOLD = re.compile(r"\n[ \t]+")
 _BEGINNING = b"HTTP/1."
@@ -41,7 +43,11 @@ class Answer:
         self._begin = self._end = 0
         """Where in the buffer what came and was not taken begins and ends."""
         self.status, self.headers, self._keeps = self._head()
+        interim = 0
         while 100 <= self.status < 200 and self.status != _SWITCHING:  # another one follows
+            interim += 1
+            if interim > _MOST_INTERIM:
+                raise BadAnswer
             self.status, self.headers, self._keeps = self._head()
         self.length = self._length()
         """What is left of the body; None where its end says how long it is."""
@@ -133,8 +139,11 @@ class Answer:
             raise BadAnswer
         self._chunk_bytes = int(match[1], 16)
         if not self._chunk_bytes:
+            trailers = 0
             while self._line():  # what is said after the body is of no use
-                pass
+                trailers += 1
+                if trailers > _MOST_TRAILERS:
+                    raise BadAnswer
             self._is_over = True
         return not self._is_over
 
@@ -156,7 +165,7 @@ class Answer:
         headers: dict[str, str] = {}
         for line in lines:
             name, colon, value = line.partition(":")
-            if not colon:
+            if not colon or name != name.rstrip():  # a length that others would not see
                 raise BadAnswer
             name, value = name.lower(), value.strip()
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
@@ -189,7 +198,11 @@ class Answer:
         return line.removesuffix(b"\r")
 
     def _fill(self, end: int) -> None:
-        """Have the buffer filled up to a place of it, or further."""
+        """Have the buffer filled up to a place of it, or further; what was taken gives way first."""
+        if end > len(self._buffer) and self._begin:
+            taken = self._begin
+            del self._buffer[:taken]
+            self._begin, self._end, end = 0, self._end - taken, end - taken
         if end > len(self._buffer):
             self._buffer += bytes(max(end, 2 * len(self._buffer)) - len(self._buffer))
         while self._end < end:

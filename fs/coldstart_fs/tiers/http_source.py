@@ -31,7 +31,7 @@ _LARGEST_WHOLE_BYTES = 4 << 20
 _LARGEST_OBJECT_BYTES = 1 << 30
 _LARGEST_REFUSAL_BYTES = 16 << 10
 _REDIRECTS = 5
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(?:(\d+)|\*)")
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(?:(\d{1,19})|\*)", re.ASCII)
 _TARGET = re.compile(r"/[!-~]*")
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
@@ -255,7 +255,7 @@ def _address(url: str) -> _Address:
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     if not _TARGET.fullmatch(target):  # it would end the line that it stands in
         raise ValueError("not a URL's path")
-    host = parts.hostname.encode("idna").decode("ascii") if not parts.hostname.isascii() else parts.hostname
+    host = parts.hostname.encode("idna").decode("ascii")  # a `ValueError` for names that can be none
     host = f"[{host}]" if ":" in host else host
     if parts.port is not None:
         host = f"{host}:{parts.port}"
@@ -267,8 +267,8 @@ def _address(url: str) -> _Address:
 
 
 def _redirected(url: str, to: str, place: str) -> _Address:
-    target = urljoin(url, to)
     try:
+        target = urljoin(url, to)
         parts = urlsplit(target)
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname)
         if usable and (parts.scheme == "https" or url.startswith("http:")):  # never from TLS to plain text

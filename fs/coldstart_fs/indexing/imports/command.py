@@ -7,6 +7,7 @@ from typing import Any
 
 from coldstart_fs.format.entry import Entry
 from coldstart_fs.indexing.imports.modules import Folder, Module, Modules
+from coldstart_fs.indexing.imports.statements import MOST_PARTS
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _INTERPRETER = b"python"
@@ -30,7 +31,8 @@ def of_command(
 
 
 def _module(modules: Modules, here: Folder | None, name: str) -> Iterator[Module]:
-    found = list(modules.absolute(here or modules.root, name.encode()))
+    parts = [part for part in name.encode().split(b".")[:MOST_PARTS] if part]
+    found, _ = modules.absolute(here or modules.root, parts)
     yield from found
     if found and found[-1].name == b"__init__" and (main := found[-1].folder.module(b"__main__")):
         yield main

@@ -15,6 +15,7 @@ _LIBRARIES = {b"lib", b"lib64"}
 _INIT = b"__init__"
 _CACHE = b"__pycache__"
 _MOST_DOTS = 64
+_MOST_SEARCHED = 16
 
 
 @dataclass(eq=False, slots=True)
@@ -44,6 +45,12 @@ class Folder:
         if entry is None or not entry.is_file:
             return None
         return self._modules.setdefault(name, Module(entry, self, name))
+
+    def submodule(self, name: bytes) -> Module | None:
+        """What importing that name from here loads: a package, or a module."""
+        inner = self.folder(name)
+        package = inner.module(_INIT) if inner is not None else None
+        return package if package is not None else self.module(name)
 
     def below(self, path: bytes) -> Folder | None:
         """The folder that a path leads to from here, without symlinks."""
@@ -84,22 +91,25 @@ class Modules:
         """The folders that modules are installed in."""
         self._searched: dict[bytes, list[Folder]] = {}
 
-    def relative(self, module: Module, name: bytes) -> Iterator[Module]:
-        """The modules that a name with leading dots loads in a module: packages on the way, then itself."""
+    def named(self, module: Module, name: bytes) -> tuple[list[Module], Folder | None]:
+        """What importing a name in a module loads, packages on the way first, and the folder of that name."""
         stripped = name.lstrip(b".")
+        parts = [part for part in stripped.split(b".") if part]
+        if stripped == name:
+            return self.absolute(module.folder, parts)
         folder: Folder | None = module.folder
         for _ in range(min(len(name) - len(stripped), _MOST_DOTS) - 1):
             folder = folder and folder.parent
-        if folder is not None:
-            yield from _chain(folder, [part for part in stripped.split(b".") if part])
+        return ([], None) if folder is None else _chain(folder, parts)
 
-    def absolute(self, folder: Folder, name: bytes) -> Iterator[Module]:
+    def absolute(self, folder: Folder, parts: list[bytes]) -> tuple[list[Module], Folder | None]:
         """The same of a name without dots before it, imported by a module of that folder."""
-        parts = name.split(b".")
+        if not parts:
+            return [], None
         for base in self._search(folder):
             if base.folder(parts[0]) is not None or base.module(parts[0]) is not None:
-                yield from _chain(base, parts)
-                return
+                return _chain(base, parts)
+        return [], None
 
     def tops(self) -> Iterator[tuple[Folder, Module]]:
         """Each installed package and module that can be imported by one name, and its folder."""
@@ -119,25 +129,25 @@ class Modules:
             top = top.parent
         if top.path not in self._searched:
             near = sorted(self.installed, key=lambda base: -_parts_in_common(base.path, top.path))
-            self._searched[top.path] = [top, *(base for base in near if base is not top)]
+            self._searched[top.path] = [top, *(base for base in near if base is not top)][:_MOST_SEARCHED]
         return self._searched[top.path]
 
 
-def _chain(folder: Folder, parts: list[bytes]) -> Iterator[Module]:
-    """What `import a.b.c` loads, beginning with the package that `folder` is, where no part is left."""
+def _chain(folder: Folder, parts: list[bytes]) -> tuple[list[Module], Folder | None]:
+    """What `import a.b.c` loads from a folder, and that of c; of no parts the package that the folder is."""
+    if not parts:
+        own = folder.module(_INIT)
+        return ([own] if own is not None else []), folder
     here: Folder | None = folder
-    if not parts and (found := folder.module(_INIT)) is not None:
-        yield found
+    loaded: list[Module] = []
     for part in parts:
         if here is None:
-            return
-        inner = here.folder(part)
-        found = inner.module(_INIT) if inner is not None else None
-        if found is None:
-            found = here.module(part)
+            break
+        found = here.submodule(part)
         if found is not None:
-            yield found
-        here = inner
+            loaded.append(found)
+        here = here.folder(part)
+    return loaded, here
 
 
 def _parts_in_common(first: bytes, second: bytes) -> int:

@@ -6,7 +6,7 @@ the modules that an `import torch` reads this foretells 98 of 100, and one in te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from coldstart_fs.format.entry import Entry
@@ -18,6 +18,8 @@ Read = Callable[[Entry], bytes | None]
 """The beginning of a file; None where it is not at hand."""
 # there are images of very many packages; the largest are those whose import takes long
 _MOST_PACKAGES = 2000
+# what sources of a very large image would take minutes for; later modules lie as the tree does
+_MOST_SOURCE_BYTES = 512 << 20
 
 
 def import_order(root: Entry, configuration: Mapping[str, Any], read: Read) -> list[Entry]:
@@ -59,6 +61,7 @@ class _Walk:
         self._modules = modules
         self._read = read
         self._seen: set[Module] = set()
+        self._left_bytes = _MOST_SOURCE_BYTES
 
     def begin(self, module: Module) -> None:
         pending: list[Iterator[Module]] = [iter([module])]
@@ -67,20 +70,22 @@ class _Walk:
                 if found not in self._seen:
                     self._seen.add(found)
                     self.order.append(found)
-                    pending.append(iter(list(self._imports(found))))
+                    pending.append(iter(self._imports(found)))
                     break
             else:
                 pending.pop()
 
-    def _imports(self, module: Module) -> Iterator[Module]:
-        source = self._read(module.source)
-        for statement in imported((source or b"")[:READ_BYTES]):
-            yield from self._named(module, statement.module)
-            for name in statement.names:
-                joint = b"" if statement.module.endswith(b".") else b"."
-                yield from self._named(module, statement.module + joint + name)
-
-    def _named(self, module: Module, name: bytes) -> Iterable[Module]:
-        if name.startswith(b"."):
-            return self._modules.relative(module, name)
-        return self._modules.absolute(module.folder, name)
+    def _imports(self, module: Module) -> list[Module]:
+        """What a module imports that nobody has imported before, each once."""
+        if self._left_bytes <= 0:
+            return []
+        source = (self._read(module.source) or b"")[:READ_BYTES]
+        self._left_bytes -= len(source)
+        found: dict[Module, None] = {}
+        for statement in imported(source):
+            loaded, folder = self._modules.named(module, statement.module)
+            found.update(dict.fromkeys(loaded))
+            if folder is not None:
+                inner = (folder.submodule(name) for name in statement.names)
+                found.update((one, None) for one in inner if one is not None)
+        return [one for one in found if one not in self._seen]

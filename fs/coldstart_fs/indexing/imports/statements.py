@@ -8,12 +8,17 @@ from typing import NamedTuple
 
 READ_BYTES = 128 << 10
 """Imports stand at the beginning; what comes later in a very long source is generated, mostly."""
+MOST_PARTS = 32
+"""Of a dotted name; a longer one is none that somebody imports."""
+_MOST_NAMES = 4096
 # a line that imports, or one that begins a block at the left edge; a search for its newline skips all others
 _LINE = re.compile(
     rb"\n(?:"
-    rb"(?P<indent>[ \t]*)(?:"
-    rb"from[ \t]+(?P<module>[.\w]+)[ \t]+import\b[ \t]*(?P<names>\([^)]*\)|[^\n#;\\]*(?:\\\r?\n[^\n#;\\]*)*)"
-    rb"|import[ \t]+(?P<modules>[^\n#;\\]+))"
+    rb"(?P<indent>[ \t]*+)(?:"
+    # none stands in another: what is never closed ends at the next one, not with the source
+    rb"from[ \t]+(?P<module>[.\w]++)[ \t]+import\b[ \t]*+"
+    rb"(?P<names>\((?:[^()#]++|#[^\n]*+)*+\)|[^\n#;\\]*+(?:\\\r?\n[^\n#;\\]*+)*+)"
+    rb"|import[ \t]+(?P<modules>[^\n#;\\]++))"
     rb"|(?P<deferred>def |class |async |@|if (?:typing\.)?TYPE_CHECKING\b)"
     rb"|(?:if |try:|else:|elif |except|finally:|with |for |while ))"
 )
@@ -43,12 +48,15 @@ def imported(source: bytes) -> Iterator[Statement]:
         if (modules := match["modules"]) is not None:
             for name in _names(modules):
                 yield Statement(name, ())
-        else:
+        elif match["module"].count(b".") < MOST_PARTS:
             yield Statement(match["module"], tuple(_names(_COMMENT.sub(b"", match["names"]))))
 
 
 def _names(text: bytes) -> Iterator[bytes]:
-    """The names before `as` of a list with commas."""
-    for part in text.split(b","):
-        if (match := _NAME.match(part)) is not None:
+    """The names before `as` of a list with commas, each once."""
+    seen: set[bytes] = set()
+    for part in text.split(b",", _MOST_NAMES)[:_MOST_NAMES]:
+        match = _NAME.match(part)
+        if match is not None and match[1] not in seen and match[1].count(b".") < MOST_PARTS:
+            seen.add(match[1])
             yield match[1]

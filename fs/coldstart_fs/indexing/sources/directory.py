@@ -56,7 +56,7 @@ class Directory:
         root = self.read_tree(progress)
         progress("reading the files")
         progress.expect(sum(entry.size for entry in in_index_order(root) if entry.is_file))
-        modules = {entry: path for path, entry in _files(root, self._root) if path.endswith(_MODULES)}
+        modules = dict(_modules(root, self._root))
         first = import_order(root, self.configuration, lambda entry: _beginning(modules[entry], entry))
         for entry in first:
             keep(entry, _pieces(modules[entry], entry, chunk_bytes, progress))
@@ -165,6 +165,18 @@ def _files(root: Entry, path: bytes) -> Iterator[tuple[bytes, Entry]]:
                 break
         else:
             pending.pop()
+
+
+def _modules(root: Entry, path: bytes) -> Iterator[tuple[Entry, bytes]]:
+    """Python's files with a path of each, which may be any of its names."""
+    pending = [(path, root)]
+    while pending:
+        path, folder = pending.pop()
+        for name, entry in folder.children.items():
+            if entry.is_directory:
+                pending.append((path.rstrip(b"/") + b"/" + name, entry))
+            elif entry.is_file and name.endswith(_MODULES):
+                yield entry, path.rstrip(b"/") + b"/" + name
 
 
 def _pieces(path: bytes, entry: Entry, chunk_bytes: int, progress: Progress) -> Iterator[Piece]:
