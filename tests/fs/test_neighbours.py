@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from coldstart_fs.content import neighbours
+from coldstart_fs.content.companions import Kind
 from coldstart_fs.content.neighbours import MOST_REQUESTS
 from coldstart_fs.content.reader import ImageReader
 from coldstart_fs.content.windows import LARGEST_BYTES, Windows
@@ -75,6 +77,15 @@ def test_over_a_short_link_nothing_comes_that_was_not_asked_for(desk: Desk) -> N
         read(desk, reader, place)
     assert desk.fetched_bytes == 3 * CHUNK
     assert reader.neighbours.brought_bytes == 0
+
+
+def test_what_a_long_link_gives_for_free_has_an_end_too(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "_FAR", neighbours._FAR._replace(beginning_bytes=6 * CHUNK))
+    reader = far(desk, 4 * CHUNK)
+    for place in range(1, 40, 5):
+        read(desk, reader, place)
+    assert 0 < reader.neighbours.brought_bytes <= 6 * CHUNK
+    assert reader.bringer.companions.room_bytes(Kind("other")) == 384 << 10  # of others it takes none
 
 
 def test_what_fails_beside_a_miss_fails_nobody_and_is_asked_for_again(desk: Desk) -> None:

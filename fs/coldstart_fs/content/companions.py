@@ -28,6 +28,8 @@ class Kind(NamedTuple):
     place: bytes = b""
     beginning_bytes: int = 384 << 10
     """What may be brought of it before any of that was used."""
+    is_free: bool = False
+    """Whether the link gives it for no time: then it takes no room from other kinds."""
 
 
 def beside(pack: bytes) -> Kind:
@@ -37,6 +39,7 @@ def beside(pack: bytes) -> Kind:
 
 @dataclass(slots=True)
 class _Account:
+    is_free: bool = False
     demanded_bytes: int = 0
     brought_bytes: int = 0
     used_bytes: int = 0
@@ -74,7 +77,7 @@ class Companions:
         file = self._chunks.file(number)
         kind = Kind("following", chunk.pack) if len(file) > 1 else beside(chunk.pack)
         with self._lock:
-            for account in (self._all, self._accounts[self._number(kind)]):
+            for account in self._accounts_of(self._number(kind)):
                 account.demanded_bytes += chunk.end - chunk.offset
         left_bytes = min(self.room_bytes(kind), _WINDOW_BYTES)
         if left_bytes <= 0 or not self.is_wanted():
@@ -95,7 +98,7 @@ class Companions:
             for chunk in chunks:
                 if not self.unused[chunk.position]:
                     self.unused[chunk.position] = number
-                    for account in (self._all, self._accounts[number]):
+                    for account in self._accounts_of(number):
                         account.brought_bytes += chunk.end - chunk.offset
 
     def used(self, chunk: PlacedChunk) -> None:
@@ -103,7 +106,7 @@ class Companions:
         with self._lock:
             if number := self.unused[chunk.position]:
                 self.unused[chunk.position] = 0
-                for account in (self._all, self._accounts[number]):
+                for account in self._accounts_of(number):
                     account.used_bytes += chunk.end - chunk.offset
         self.on_used(chunk.position)
 
@@ -111,19 +114,23 @@ class Companions:
         """How much more of a kind may be brought that nobody has asked for."""
         with self._lock:
             whole, own = self._all, self._accounts[self._number(kind)]
-            room_bytes = _BEGINNING_BYTES + (whole.demanded_bytes + whole.used_bytes) // _SHARE
             own_room_bytes = kind.beginning_bytes + own.demanded_bytes // 2 + own.used_bytes
-            return min(
-                room_bytes - whole.brought_bytes + whole.used_bytes,
-                own_room_bytes - own.brought_bytes + own.used_bytes,
-            )
+            own_room_bytes -= own.brought_bytes - own.used_bytes
+            if kind.is_free:
+                return own_room_bytes
+            room_bytes = _BEGINNING_BYTES + (whole.demanded_bytes + whole.used_bytes) // _SHARE
+            return min(room_bytes - whole.brought_bytes + whole.used_bytes, own_room_bytes)
+
+    def _accounts_of(self, number: int) -> tuple[_Account, ...]:
+        own = self._accounts[number]
+        return (own,) if own.is_free else (self._all, own)
 
     def _number(self, kind: Kind) -> int:
         if (number := self._kinds.get(kind)) is not None:
             return number
         if len(self._accounts) > _MOST_KINDS:
             return _MOST_KINDS
-        self._accounts.append(_Account())
+        self._accounts.append(_Account(kind.is_free))
         return self._kinds.setdefault(kind, len(self._accounts) - 1)
 
     def _beside(self, chunk: PlacedChunk, left_bytes: int) -> list[PlacedChunk]:

@@ -29,7 +29,8 @@ NEAR_BYTES = 96 << 10
 MOST_REQUESTS = 4
 """On their way at once: more would only be in the way of who waits."""
 _GAP_BYTES = 32 << 10
-NEIGHBOURS = Kind("neighbours", beginning_bytes=4 << 20)
+_NEAR = Kind("neighbours", beginning_bytes=4 << 20)
+_FAR = Kind("far neighbours", beginning_bytes=64 << 20, is_free=True)
 # next door a window that grew further would have more in vain than it saves
 _GROWN_BYTES = 4 * NEAR_BYTES
 _REQUEST_SECONDS = 30.0
@@ -96,14 +97,15 @@ class Neighbours:
         self._submit(partial(self._bring, following, set(), (window.begin + window.end) // 2))
 
     def _bring(self, window: Window, wanted: set[int], if_read_to: int | None) -> None:
-        chunks = []
+        chunks: list[PlacedChunk] = []
+        kind = _FAR if self.free_bytes() >= LEAST_BYTES else _NEAR
         with suppress(DataError):  # who reads those hears what is wrong
             if if_read_to is None or self._is_read(window.pack, if_read_to):
-                chunks = self._missing(window, wanted)
+                chunks = self._missing(window, wanted, kind)
         if not chunks:
             self.ended()
             return
-        self._companions.brought(chunks, NEIGHBOURS)
+        self._companions.brought(chunks, kind)
         with self._lock:
             self._middles[chunks[len(chunks) // 2].position] = window
             if len(self._middles) > _MOST_MIDDLES:
@@ -126,16 +128,15 @@ class Neighbours:
             balance += size_bytes if is_read else -size_bytes
         return balance > 0
 
-    def _missing(self, window: Window, wanted: set[int]) -> list[PlacedChunk]:
-        """What of a window is not here; next door only small files, and what may lie about unread."""
-        is_far = self.free_bytes() >= LEAST_BYTES
-        left_bytes = 1 << 62 if is_far else self._companions.room_bytes(NEIGHBOURS)
+    def _missing(self, window: Window, wanted: set[int], kind: Kind) -> list[PlacedChunk]:
+        """What of a window is not here, as far as there is room for it; next door only small files."""
+        left_bytes = self._companions.room_bytes(kind)
         found = []
         for position in self._pack_map().within(window.pack, window.begin, window.end):
             if position in wanted or self._is_here(position):
                 continue
             chunk = self._chunks.placed(position)
-            if is_far or chunk.size_bytes < self._largest_bytes:
+            if kind.is_free or chunk.size_bytes < self._largest_bytes:
                 left_bytes -= chunk.end - chunk.offset
                 if left_bytes < 0:
                     break
