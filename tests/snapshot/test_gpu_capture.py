@@ -17,6 +17,7 @@ from coldstart_snapshot.capturing.capture import CaptureRequest, create_snapshot
 from coldstart_snapshot.capturing.journal import CaptureRecord, read_record
 from coldstart_snapshot.containers.container import kill_and_delete
 from coldstart_snapshot.containers.upper import unpack_upper
+from coldstart_snapshot.cuda import client
 from coldstart_snapshot.cuda.client import CudaStuckError
 from coldstart_snapshot.cuda.gpu_state import GpuDevice, GpuProcess
 from coldstart_snapshot.engines.engine import Served, engine_of
@@ -341,6 +342,15 @@ def test_a_gpu_process_that_died_during_the_capture_is_gone_and_nobody_is_told_t
         capture(server, lab)
     assert "kill -9" not in (caught.value.hint or "")
     assert "stuck" not in str(caught.value)
+
+
+def test_who_is_dying_is_waited_for_and_not_called_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = {1: iter([True, True, False]), 2: iter([False])}
+    monkeypatch.setattr(client, "is_alive", lambda pid: next(looks[pid], True))
+    assert client._living([1, 2]) == []
+    monkeypatch.setattr(client, "_DYING_SECONDS", 0.05)
+    monkeypatch.setattr(client, "is_alive", lambda pid: pid == 2)
+    assert client._living([1, 2]) == [2]
 
 
 @pytest.mark.parametrize("fault", ["crash", "crash_after"])

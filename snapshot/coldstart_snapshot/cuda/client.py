@@ -11,6 +11,8 @@ from coldstart_cli.errors import BusyError, ColdstartError, ExitCode
 from coldstart_snapshot.cuda.backend import CudaBackend, CudaError, CudaLostCallError, CudaState
 from coldstart_snapshot.processes.tree import is_alive
 
+_DYING_SECONDS = 0.5
+_DYING_PAUSE_SECONDS = 0.02
 _PROBE_SECONDS = 60.0  # a call attaches to the driver first: 2.7 s on a host with eight H100
 _ROLLBACK_SECONDS = 300.0
 # of each lock, which the driver gives up by itself: meanwhile the process's calls of CUDA wait
@@ -208,10 +210,20 @@ def _remaining(deadline: float, purpose: str) -> float:
     return left
 
 
+def _living(pids: Iterable[int]) -> list[int]:
+    """Those that live on: who was killed takes a moment to go, and the driver fails for it until then."""
+    deadline = time.monotonic() + _DYING_SECONDS
+    alive = [pid for pid in pids if is_alive(pid)]
+    while alive and time.monotonic() < deadline:
+        time.sleep(_DYING_PAUSE_SECONDS)
+        alive = [pid for pid in alive if is_alive(pid)]
+    return alive
+
+
 def _stuck_error(
     what: str, stuck: Mapping[int, str], *, hint: str | None = None, copies: bool = False
 ) -> CudaStuckError:
-    alive = [pid for pid in stuck if is_alive(pid)]
+    alive = _living(stuck)
     word = "" if copies else " is stuck"
     details = "; ".join(
         f"process {pid}{word}: {reason}" if pid in alive else f"process {pid} is gone"
