@@ -32,11 +32,6 @@ class Kind(NamedTuple):
     """Whether the link gives it for no time: then it takes no room from other kinds."""
 
 
-def beside(pack: bytes) -> Kind:
-    """Small files that stand beside others in a pack."""
-    return Kind("beside", pack)
-
-
 @dataclass(slots=True)
 class _Account:
     is_free: bool = False
@@ -75,7 +70,7 @@ class Companions:
     def of(self, number: int, chunk: PlacedChunk) -> tuple[list[PlacedChunk], Kind]:
         """What to bring along with a chunk of a file, side by side with it in the pack, and its kind."""
         file = self._chunks.file(number)
-        kind = Kind("following", chunk.pack) if len(file) > 1 else beside(chunk.pack)
+        kind = Kind("following" if len(file) > 1 else "beside", chunk.pack)
         with self._lock:
             for account in self._accounts_of(self._number(kind)):
                 account.demanded_bytes += chunk.end - chunk.offset

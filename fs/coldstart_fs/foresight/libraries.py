@@ -76,16 +76,15 @@ class Libraries:
         ranges = elf.loader_ranges(head, size_bytes)
         if not ranges:
             return
-        linking = elf.Linking(head, partial(self._read, number))
-        self._workers.attempt(partial(self._begin_needed, number, linking))
-        if size_bytes <= _LARGEST_WHOLE_BYTES and self._bring_whole(number, size_bytes):
-            return
-        self._workers.attempt(partial(self._bring_constructors, number, linking))
-        self._bring(number, ranges)
-        self._bring(number, linking.table_ranges())
+        whole = self._whole(number, size_bytes) if size_bytes <= _LARGEST_WHOLE_BYTES else None
+        self._workers.attempt(partial(self._look_further, number, head, is_whole=whole is not None))
+        if whole is not None:
+            self._reader.prefetch_all(whole, into=self._into, most_bytes=_REQUEST_BYTES)
+        else:
+            self._bring(number, ranges)
 
-    def _bring_whole(self, number: int, size_bytes: int) -> bool:
-        """Whether all of a file may come, although not all of it will be read."""
+    def _whole(self, number: int, size_bytes: int) -> list[tuple[int, int, int]] | None:
+        """What is missing of a file; None where not all of it may come, since not all of it will be read."""
         file = self._reader.chunks.file(number)
         missing = list(self._reader.unseen(number, [(0, size_bytes)]))
         chunks = [
@@ -93,12 +92,11 @@ class Libraries:
         ]
         companions = self._reader.bringer.companions
         if sum(chunk.end - chunk.offset for chunk in chunks) > companions.room_bytes(_WHOLE):
-            return False
+            return None
         companions.brought(chunks, _WHOLE)
         with self._lock:
             self.foreseen_bytes += sum(chunk.size_bytes for chunk in chunks)
-        self._reader.prefetch_all(missing, into=self._into, most_bytes=_REQUEST_BYTES)
-        return True
+        return missing
 
     def _bring(self, number: int, ranges: Iterable[tuple[int, int]]) -> None:
         missing = list(dict.fromkeys(self._reader.unseen(number, ranges)))
@@ -106,7 +104,11 @@ class Libraries:
             self.foreseen_bytes += sum(length for _, _, length in missing)
         self._reader.prefetch_all(missing, into=self._into)
 
-    def _begin_needed(self, number: int, linking: elf.Linking) -> None:
+    def _look_further(self, number: int, head: bytes, *, is_whole: bool) -> None:
+        linking = elf.Linking(head, partial(self._read, number))
+        if not is_whole:
+            self._workers.attempt(partial(self._bring, number, linking.table_ranges()))
+            self._workers.attempt(partial(self._bring_constructors, number, linking))
         names, folders = linking.needed_libraries()
         if not names:
             return

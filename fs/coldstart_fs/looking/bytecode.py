@@ -12,14 +12,13 @@ from coldstart_cli.errors import ColdstartError
 from coldstart_fs.format.index import NANOSECONDS, Index, Inode
 from coldstart_fs.looking.contents import Contents
 from coldstart_fs.looking.findings import Finding
+from coldstart_fs.looking.python_folders import INSTALLATION
 from coldstart_fs.looking.tree import Node, children, resolve
 
 _HEADER_BYTES = 16
 _CACHED = re.compile(rb"(?P<module>[^.]+)\.(?P<tag>[^.]+)(?P<level>\.opt-[^.]+)?\.pyc")
 # the innermost folder that modules are installed in, and what stands below it
-_INSTALLED = re.compile(
-    rb"(?P<library>(?:.*/)?(?:(?:site|dist)-packages|lib(?:64)?/python\d+(?:\.\d+)?))(?:/(?P<below>.*))?"
-)
+_INSTALLED = re.compile(rb"(?P<library>(?:.*/)?(?:" + INSTALLATION + rb"))(?:/(?P<below>.*))?")
 _VERSION = re.compile(rb"(?:^|/)python(\d+)\.(\d+)(?:/|$)")
 _TESTS = {b"test", b"tests"}
 # layouts of the header by magic number: 3.3 put the size behind the time, 3.7 (PEP 552) flags before both

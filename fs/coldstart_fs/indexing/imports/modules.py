@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from coldstart_fs.format.entry import Entry
+from coldstart_fs.looking.python_folders import INSTALLATION, PACKAGES
 
-# folders that modules are installed in, as `looking/bytecode` has them
-_PACKAGES = re.compile(rb"(?:site|dist)-packages")
-_STANDARD = re.compile(rb"python\d+(?:\.\d+)?")
-_LIBRARIES = {b"lib", b"lib64"}
+_PACKAGES = re.compile(PACKAGES)
+_INSTALLATION = re.compile(rb"/(?:" + INSTALLATION + rb")\Z")
 _INIT = b"__init__"
 _CACHE = b"__pycache__"
 _MOST_DOTS = 64
@@ -160,10 +159,9 @@ def _installed(root: Folder) -> Iterator[Folder]:
     pending = [(b"", root.entry)]
     while pending:
         path, folder = pending.pop()
-        above, _, name = path.rpartition(b"/")
-        is_standard = _STANDARD.fullmatch(name) and above.rpartition(b"/")[2] in _LIBRARIES
-        if (is_standard or _PACKAGES.fullmatch(name)) and (found := root.below(path)) is not None:
+        if _INSTALLATION.search(path) and (found := root.below(path)) is not None:
             yield found
+        name = path.rpartition(b"/")[2]
         for child in sorted(folder.children, reverse=True):
             entry = folder.children[child]
             # site-packages may stand in the standard library, and nothing in them
