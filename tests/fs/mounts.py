@@ -6,9 +6,10 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,22 @@ class Lab:
 
         wait_until(counted, f"counters {wanted}, they are {read_counters(folder)}")
         return read_counters(folder)
+
+    @contextmanager
+    def first_page(self, record: MountRecord, path: str) -> Iterator[FileIO]:
+        """A file of which a page was read and no more, as when a program is loaded."""
+        with (record.mountpoint / path).open("rb", buffering=0) as stream:
+            os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+            stream.read(4096)
+            yield stream
+
+    def wait_until_brought(
+        self, record: MountRecord, has: Callable[[dict[str, Any]], object], what: str
+    ) -> None:
+        """Until the counters say so, and nothing is on its way from the store."""
+        wait_until(
+            lambda: has(counters := self.counters(record)) and not counters["tiers"][0]["in_flight"], what
+        )
 
     def places(self, file: str, name: str = "image") -> list[tuple[bytes, ChunkLocation]]:
         """The chunks of a file in the root of an image, and where the store keeps them."""

@@ -87,15 +87,9 @@ def test_a_library_of_moderate_size_comes_whole(lab: Lab, faulty: FaultyServer) 
     lab.image(library=content)
     faulty.root = lab.store
     record = lab.mount(store=faulty.url)
-    with (record.mountpoint / "library").open("rb", buffering=0) as stream:
-        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-        stream.read(4096)
-        wait_until(
-            lambda: (
-                lab.counters(record)["store_bytes"] == len(content)
-                and not lab.counters(record)["tiers"][0]["in_flight"]
-            ),
-            "the library is brought",
+    with lab.first_page(record, "library") as stream:
+        lab.wait_until_brought(
+            record, lambda counters: counters["store_bytes"] == len(content), "the library is brought"
         )
         # all but what somebody asked for: its first page, and what its headers were looked up in
         wait_until(
@@ -205,19 +199,15 @@ def test_the_libraries_that_one_needs_are_brought_through_their_links(lab: Lab, 
     lab.index(tree)
     faulty.root = lab.store
     record = lab.mount(store=faulty.url)
-    with (record.mountpoint / "first").open("rb", buffering=0) as stream:
-        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-        stream.read(4096)
+    with lab.first_page(record, "first"):
+        pass
     ranges = [
         *loader_ranges(LIBRARIES[0].read_bytes()[:HEAD_BYTES], LIBRARIES[0].stat().st_size),
         *loader_ranges(library.read_bytes()[:HEAD_BYTES], library.stat().st_size),
     ]
-    wait_until(
-        lambda: (
-            lab.counters(record)["read_ahead"]["foreseen_bytes"] >= sum(length for _, length in ranges) // 2
-            and not lab.counters(record)["tiers"][0]["in_flight"]
-        ),
-        "both are brought",
+    half_bytes = sum(length for _, length in ranges) // 2
+    lab.wait_until_brought(
+        record, lambda counters: counters["read_ahead"]["foreseen_bytes"] >= half_bytes, "both are brought"
     )
     asked = len(faulty.requests)
     with (record.mountpoint / "usr/lib/x86_64-linux-gnu/libm.so.6").open("rb", buffering=0) as stream:

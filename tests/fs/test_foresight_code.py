@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import random
 import re
@@ -14,7 +13,6 @@ import pytest
 
 from coldstart_fs.foresight.code import addresses_taken, function_ranges
 from coldstart_fs.foresight.elf import HEAD_BYTES, Linking
-from conftest import wait_until
 from fs.mounts import CHUNK_BYTES, Lab
 from fs.servers import FaultyServer
 
@@ -88,14 +86,10 @@ def test_what_a_constructor_refers_to_is_there_before_anybody_asks(
     lab.image(library=library)
     faulty.root = lab.store
     record = lab.mount(store=faulty.url)
-    with (record.mountpoint / "library").open("rb", buffering=0) as stream:
-        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-        stream.read(4096)
-        wait_until(
-            lambda: (
-                lab.counters(record)["read_ahead"]["foreseen_bytes"] >= 2 * CHUNK_BYTES
-                and not lab.counters(record)["tiers"][0]["in_flight"]
-            ),
+    with lab.first_page(record, "library") as stream:
+        lab.wait_until_brought(
+            record,
+            lambda counters: counters["read_ahead"]["foreseen_bytes"] >= 2 * CHUNK_BYTES,
             "what the constructor refers to is brought",
         )
         asked = len(faulty.requests)

@@ -127,9 +127,7 @@ def test_what_of_a_library_was_in_memory_before_it_was_asked_for_is_recorded(
     digest = lab.index(lab.tree(library=content))
     faulty.root = lab.store
     record = lab.mount(store=faulty.url, traces=options(lab))
-    with (record.mountpoint / "library").open("rb", buffering=0) as stream:
-        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-        stream.read(4096)
+    with lab.first_page(record, "library") as stream:
         wait_until(
             lambda: lab.counters(record)["read_ahead"]["pushed_bytes"] > len(content) // 2,
             "most of the library is in memory",
